@@ -14,6 +14,7 @@
 #include <apps/trireme/data_command.h>
 #include <apps/trireme/manual/manual_commands.h>
 #include <apps/trireme/plain_output.h>
+#include <apps/trireme/plan_command.h>
 #include <apps/trireme/predict_command.h>
 #include <apps/trireme/report_command.h>
 #include <apps/trireme/run_command.h>
@@ -59,6 +60,7 @@ int parse_and_run(std::vector<std::string> words) {
   app.require_subcommand(1);
   trireme::apps::add_run_command(app, program_tail);
   trireme::apps::add_data_command(app);
+  trireme::apps::add_plan_command(app);
   trireme::apps::add_predict_command(app, program_tail);
   trireme::apps::add_report_command(app);
   trireme::apps::add_schedule_command(app);

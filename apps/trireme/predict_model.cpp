@@ -152,51 +152,57 @@ PredictedModel make_gpt(const std::vector<std::string>& assignments, std::int64_
   const auto settings = read_settings<GptSettings>(assignments);
   models::GPT model = deferred([&] { return models::GPT(settings.model); });
   const at::Tensor tokens = meta_tokens(rows, settings.model.sequence);
-  return {
-      .module = model.ptr(),
-      .forward = [model, tokens]() mutable { return token_loss(model->forward(tokens), tokens); },
-      .tensor_layouts =
-          join({vocabulary_parallel("token_embedding"),
-                settings.model.tied ? ParameterLayouts{} : vocabulary_parallel("head"),
-                column_parallel("*.attention.input"), row_parallel("*.attention.output"),
-                column_parallel("*.mlp_input"), row_parallel("*.mlp_output")}),
-      .layers = settings.model.layers,
-      .tokens_per_row = settings.model.sequence};
+  return {.module = model.ptr(),
+          .inputs = {tokens},
+          .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+            return {token_loss(model->forward(in[0]), in[0])};
+          },
+          .tensor_layouts =
+              join({vocabulary_parallel("token_embedding"),
+                    settings.model.tied ? ParameterLayouts{} : vocabulary_parallel("head"),
+                    column_parallel("*.attention.input"), row_parallel("*.attention.output"),
+                    column_parallel("*.mlp_input"), row_parallel("*.mlp_output")}),
+          .layers = settings.model.layers,
+          .tokens_per_row = settings.model.sequence};
 }
 
 PredictedModel make_llama(const std::vector<std::string>& assignments, std::int64_t rows) {
   const auto settings = read_settings<LlamaSettings>(assignments);
   models::LLaMA model = deferred([&] { return models::LLaMA(settings.model); });
   const at::Tensor tokens = meta_tokens(rows, settings.model.sequence);
-  return {
-      .module = model.ptr(),
-      .forward = [model, tokens]() mutable { return token_loss(model->forward(tokens), tokens); },
-      .tensor_layouts =
-          join({vocabulary_parallel("token_embedding"),
-                settings.model.tied ? ParameterLayouts{} : vocabulary_parallel("head"),
-                column_parallel("*.attention.query"), column_parallel("*.attention.key"),
-                column_parallel("*.attention.value"), row_parallel("*.attention.output"),
-                column_parallel("*.mlp_gate"), column_parallel("*.mlp_input"),
-                row_parallel("*.mlp_output")}),
-      .layers = settings.model.layers,
-      .tokens_per_row = settings.model.sequence};
+  return {.module = model.ptr(),
+          .inputs = {tokens},
+          .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+            return {token_loss(model->forward(in[0]), in[0])};
+          },
+          .tensor_layouts =
+              join({vocabulary_parallel("token_embedding"),
+                    settings.model.tied ? ParameterLayouts{} : vocabulary_parallel("head"),
+                    column_parallel("*.attention.query"), column_parallel("*.attention.key"),
+                    column_parallel("*.attention.value"), row_parallel("*.attention.output"),
+                    column_parallel("*.mlp_gate"), column_parallel("*.mlp_input"),
+                    row_parallel("*.mlp_output")}),
+          .layers = settings.model.layers,
+          .tokens_per_row = settings.model.sequence};
 }
 
 PredictedModel make_bert(const std::vector<std::string>& assignments, std::int64_t rows) {
   const auto settings = read_settings<BertSettings>(assignments);
   models::BERT model = deferred([&] { return models::BERT(settings.model); });
   const at::Tensor tokens = meta_tokens(rows, settings.model.sequence);
-  return {
-      .module = model.ptr(),
-      .forward = [model, tokens]() mutable { return token_loss(model->forward(tokens), tokens); },
-      .tensor_layouts = join({vocabulary_parallel("token_embedding"),
-                              {{"head_bias", {{"tensor", Shard{0}}}}},
-                              column_parallel("*.attention.[qkv]*"),
-                              row_parallel("*.attention.output"),
-                              column_parallel("*.mlp_input"),
-                              row_parallel("*.mlp_output")}),
-      .layers = settings.model.layers,
-      .tokens_per_row = settings.model.sequence};
+  return {.module = model.ptr(),
+          .inputs = {tokens},
+          .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+            return {token_loss(model->forward(in[0]), in[0])};
+          },
+          .tensor_layouts = join({vocabulary_parallel("token_embedding"),
+                                  {{"head_bias", {{"tensor", Shard{0}}}}},
+                                  column_parallel("*.attention.[qkv]*"),
+                                  row_parallel("*.attention.output"),
+                                  column_parallel("*.mlp_input"),
+                                  row_parallel("*.mlp_output")}),
+          .layers = settings.model.layers,
+          .tokens_per_row = settings.model.sequence};
 }
 
 // The experts of a mixture are divided along `tensor`: each rank has whole ones.
@@ -223,12 +229,12 @@ PredictedModel make_mixture(const std::vector<std::string>& assignments, std::in
     layouts = join({layouts, column_parallel("*.mlp_input"), row_parallel("*.mlp_output")});
   }
   return {.module = model.ptr(),
-          .forward =
-              [model, tokens]() mutable {
-                const auto [logits, balance_loss] = model->forward(tokens);
-                constexpr double kBalance = 0.01;  // as in Switch Transformers
-                return token_loss(logits, tokens) + kBalance * balance_loss;
-              },
+          .inputs = {tokens},
+          .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+            const auto [logits, balance_loss] = model->forward(in[0]);
+            constexpr double kBalance = 0.01;  // as in Switch Transformers
+            return {token_loss(logits, in[0]) + kBalance * balance_loss};
+          },
           .tensor_layouts = std::move(layouts),
           .layers = gpt.layers,
           .tokens_per_row = gpt.sequence};
@@ -242,10 +248,10 @@ PredictedModel make_vit(const std::vector<std::string>& assignments, std::int64_
   const at::Tensor images = torch::empty({rows, settings.model.channels, size, size}, meta);
   const at::Tensor labels = torch::empty({rows}, meta.dtype(torch::kInt64));
   return {.module = model.ptr(),
-          .forward =
-              [model, images, labels]() mutable {
-                return torch::cross_entropy_loss(model->forward(images), labels);
-              },
+          .inputs = {images, labels},
+          .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+            return {torch::cross_entropy_loss(model->forward(in[0]), in[1])};
+          },
           .tensor_layouts =
               join({column_parallel("*.attention.[qkv]*"), row_parallel("*.attention.output"),
                     column_parallel("*.mlp_input"), row_parallel("*.mlp_output")}),
@@ -264,8 +270,10 @@ PredictedModel make_resnet(const std::vector<std::string>& assignments, std::int
   const auto meta = torch::TensorOptions().device(torch::kMeta);
   const at::Tensor images = torch::empty({rows, 3, settings.size, settings.size}, meta);
   const at::Tensor labels = torch::empty({rows}, meta.dtype(torch::kInt64));
-  return {.module = model.ptr(), .forward = [model, images, labels]() mutable {
-            return torch::cross_entropy_loss(model->forward(images), labels);
+  return {.module = model.ptr(),
+          .inputs = {images, labels},
+          .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+            return {torch::cross_entropy_loss(model->forward(in[0]), in[1])};
           }};
 }
 

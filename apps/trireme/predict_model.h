@@ -2,13 +2,13 @@
 // The families of models that `trireme predict` knows.
 #pragma once
 
+#include <trireme/graph/capture.h>
 #include <trireme/plan/parameter_layouts.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,8 +22,8 @@ namespace trireme::apps {
 /// A model without memory, and what a step of it computes.
 struct PredictedModel {
   std::shared_ptr<torch::nn::Module> module;
-  /// Runs one micro-batch and returns the loss.
-  std::function<at::Tensor()> forward;
+  std::vector<at::Tensor> inputs;  ///< of one micro-batch, on meta
+  graph::Forward forward;          ///< runs one micro-batch and returns the loss
   /// How Megatron-LM shards the family along an axis `tensor`. Mixtures have whole experts on each
   /// rank.
   ParameterLayouts tensor_layouts;

@@ -16,6 +16,7 @@
 
 #include <apps/trireme/predict_model.h>
 #include <apps/trireme/predict_validation.h>
+#include <apps/trireme/prediction_options.h>
 
 #include <algorithm>
 #include <iostream>
@@ -23,11 +24,6 @@
 
 namespace trireme::apps {
 namespace {
-
-struct PlanSettings {
-  Plan plan;
-  void fields(config::Fields& fields) { describe(fields, plan); }
-};
 
 Plan read_plan(const PredictTask& task, const ParameterLayouts& tensor_layouts) {
   PlanSettings settings;
@@ -53,14 +49,9 @@ StepRecord record_model(const PredictTask& task) {
   const PredictedModel model =
       make_predicted_model(task.model, task.model_settings, task.rows, dtype_of(task.dtype));
   StepRecord record{.plan = read_plan(task, model.tensor_layouts)};
-  record.module = record_module(*model.module, record.plan, model.forward);
+  record.module = record_module(*model.module, record.plan,
+                                [&] { return model.forward(model.inputs).front(); });
   return record;
-}
-
-predict::Optimizer optimizer_of(const std::string& name) {
-  if (name == "sgd") return predict::Optimizer::kSgd;
-  if (name == "momentum") return predict::Optimizer::kMomentum;
-  return predict::Optimizer::kAdam;
 }
 
 // Returns the optimizer whose measured times fit best to one with so many numbers for each one of a
@@ -76,11 +67,6 @@ predict::TrainingOptions training_options(const PredictTask& task,
   return {.optimizer = optimizer_with(recorded->state_bytes),
           .optimizer_state_bytes = recorded->state_bytes,
           .optimizer_kernels = recorded->kernels};
-}
-
-predict::Elements elements_of(const std::string& name) {
-  if (name == "eager") return predict::Elements::kEager;
-  return name == "fused" ? predict::Elements::kFused : predict::Elements::kCompiled;
 }
 
 // Returns nothing if failures were not asked for, and the description says too little of them.

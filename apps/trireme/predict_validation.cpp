@@ -139,8 +139,10 @@ PreparedCase prepare(const PublishedCase& published) {
   PreparedCase prepared = {.published = published, .plan = plan_of(published, model)};
   std::optional<UnfusedAttention> unfused;
   if (!published.has_fused_attention) unfused.emplace();
-  prepared.record = predict::fuse_elements(
-      record_module(*model.module, prepared.plan, model.forward), published.elements);
+  prepared.record =
+      predict::fuse_elements(record_module(*model.module, prepared.plan,
+                                           [&] { return model.forward(model.inputs).front(); }),
+                             published.elements);
   if (published.zero_level == 3) gather_by_block(prepared.record, prepared.plan);
   prepared.training = {.has_float32_gradients = published.zero_level == 0,
                        .optimizer_kernels = 0,

@@ -28,6 +28,10 @@ int trireme_checkpoint_task(const trireme::apps::CheckpointTask& task) {
   return trireme::apps::do_checkpoint_task(task);
 }
 
+int trireme_plan_task(const trireme::apps::PlanTask& task) {
+  return trireme::apps::do_plan_task(task);
+}
+
 int trireme_predict_task(const trireme::apps::PredictTask& task) {
   return trireme::apps::do_predict_task(task);
 }

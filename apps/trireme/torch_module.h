@@ -8,6 +8,7 @@
 #include <apps/trireme/calibrate_tools.h>
 #include <apps/trireme/checkpoint_tools.h>
 #include <apps/trireme/comm_benchmark.h>
+#include <apps/trireme/plan_tools.h>
 #include <apps/trireme/predict_tools.h>
 
 extern "C" {
@@ -24,6 +25,8 @@ __attribute__((visibility("default"))) void trireme_calibrate(const std::string&
 /// See do_checkpoint_task in checkpoint_tools.h.
 __attribute__((visibility("default"))) int trireme_checkpoint_task(
     const trireme::apps::CheckpointTask& task);
+/// See do_plan_task in plan_tools.h.
+__attribute__((visibility("default"))) int trireme_plan_task(const trireme::apps::PlanTask& task);
 /// See do_predict_task in predict_tools.h.
 __attribute__((visibility("default"))) int trireme_predict_task(
     const trireme::apps::PredictTask& task);

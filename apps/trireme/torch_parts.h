@@ -9,6 +9,7 @@
 #include <apps/trireme/calibrate_tools.h>
 #include <apps/trireme/checkpoint_tools.h>
 #include <apps/trireme/comm_benchmark.h>
+#include <apps/trireme/plan_tools.h>
 #include <apps/trireme/predict_tools.h>
 
 namespace trireme::apps {
@@ -30,6 +31,9 @@ void calibrate_host(const std::string& output);
 
 /// Executes a task of `trireme checkpoint`; see do_checkpoint_task() in checkpoint_tools.h.
 int checkpoint_task(const CheckpointTask& task);
+
+/// Executes a task of `trireme plan`; see do_plan_task() in plan_tools.h.
+int plan_task(const PlanTask& task);
 
 /// Executes a task of `trireme predict`; see do_predict_task() in predict_tools.h.
 int predict_task(const PredictTask& task);

@@ -82,6 +82,10 @@ int checkpoint_task(const CheckpointTask& task) {
   return load<decltype(trireme_checkpoint_task)>("trireme_checkpoint_task")(task);
 }
 
+int plan_task(const PlanTask& task) {
+  return load<decltype(trireme_plan_task)>("trireme_plan_task")(task);
+}
+
 int predict_task(const PredictTask& task) {
   return load<decltype(trireme_predict_task)>("trireme_predict_task")(task);
 }

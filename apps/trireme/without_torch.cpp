@@ -25,6 +25,8 @@ void calibrate_host(const std::string& /*output*/) { refuse(); }
 
 int checkpoint_task(const CheckpointTask& /*task*/) { refuse(); }
 
+int plan_task(const PlanTask& /*task*/) { refuse(); }
+
 int predict_task(const PredictTask& /*task*/) { refuse(); }
 
 }  // namespace trireme::apps

@@ -84,11 +84,6 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-struct PlanSettings {
-  trireme::Plan plan;
-  void fields(trireme::config::Fields& fields) { describe(fields, plan); }
-};
-
 // A module with the batch of one rank, in micro-batches, and how it is sharded over `tensor`.
 struct Training {
   std::shared_ptr<torch::nn::Module> module;
@@ -188,7 +183,7 @@ Training make_training(const std::string& model) {
 }
 
 trireme::Plan plan_of(const Options& options, const Training& training, int ranks) {
-  PlanSettings settings;
+  trireme::PlanSettings settings;
   trireme::config::Configuration configuration(settings);
   for (const std::string& assignment : options.plan) configuration.set(assignment);
   trireme::Plan& plan = settings.plan;

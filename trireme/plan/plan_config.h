@@ -18,4 +18,10 @@ config::EnumNames<GradientCompression> enum_names(GradientCompression wire);
 /// checked; `validate` checks the others.
 void describe(config::Fields& fields, Plan& plan);
 
+/// A configuration that is a plan alone, such as a file with a plan.
+struct PlanSettings {
+  Plan plan;
+  void fields(config::Fields& fields) { describe(fields, plan); }
+};
+
 }  // namespace trireme

@@ -28,11 +28,6 @@
 namespace trireme::detail {
 namespace {
 
-struct PlanSettings {
-  Plan plan;
-  void fields(config::Fields& fields) { describe(fields, plan); }
-};
-
 std::unique_ptr<DeferredScope>& deferral() {
   static auto& scope = *new std::unique_ptr<DeferredScope>;
   return scope;

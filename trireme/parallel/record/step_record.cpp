@@ -19,11 +19,6 @@ namespace {
 
 using nlohmann::json;
 
-struct PlanSettings {
-  Plan plan;
-  void fields(config::Fields& fields) { describe(fields, plan); }
-};
-
 // OperatorWork refers to the names of dtypes, which must outlive it.
 std::string_view lasting_dtype(const std::string& name) {
   constexpr std::array<std::string_view, 5> kNames = {"float64", "float32", "float16", "bfloat16",

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/search/bounds.h>
+
+#include <trireme/cluster/operator_time.h>
+#include <trireme/cluster/units.h>
+#include <trireme/predict/element_bytes.h>
+#include <trireme/predict/memory_walk.h>
+#include <trireme/predict/rank_groups.h>
+#include <trireme/predict/stage_work.h>
+#include <trireme/predict/step_costs.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+namespace trireme::search {
+namespace {
+
+using cluster::kGiga;
+using cluster::kMicro;
+
+std::vector<const cluster::DeviceKind*> kinds_in_use(const cluster::Cluster& cluster) {
+  std::vector<const cluster::DeviceKind*> kinds;
+  for (const cluster::Hosts& hosts : cluster.hosts) {
+    const cluster::DeviceKind& kind = cluster.device(hosts.device);
+    if (std::ranges::find(kinds, &kind) == kinds.end()) kinds.push_back(&kind);
+  }
+  return kinds;
+}
+
+double share(const Choice& choice, int from_level) {
+  return choice.zero_level >= from_level ? static_cast<double>(choice.data) : 1;
+}
+
+// What a pipeline of stages takes at least in which backward is not divided and each rank has one
+// stage. Stage s waits until the stages before it have worked forward on the first micro-batch, and
+// they work backward on the last one after it: step >= P(s) + m T(s), where P(s) is the sum of T of
+// the stages before. The largest of these is smallest if all are equal, which makes the remainder
+// V - P(s) shrink by the factor 1 - 1/m from stage to stage, and P(p) is the whole work T.
+double pipeline_bound(double work, double micro_batches, double stages) {
+  return work / (1 - std::pow(1 - 1 / micro_batches, stages));
+}
+
+// The share of a whole pass for which ranks wait in a schedule, times the number of stages.
+double bubble(const Choice& choice) {
+  const double others = static_cast<double>(choice.pipe) - 1;
+  if (choice.schedule == "interleaved") return others / static_cast<double>(choice.chunks);
+  if (choice.schedule == "zb-h1") return others / 3;
+  if (choice.schedule == "zb-h2" || choice.schedule == "zb-v") return others / 10;
+  return others;
+}
+
+// Micro-batches that the first rank keeps at the same time.
+double in_flight(const Choice& choice) {
+  const auto all = static_cast<double>(choice.micro_batches);
+  const auto pipe = static_cast<double>(choice.pipe);
+  if (choice.schedule == "gpipe") return all;
+  if (choice.schedule == "zb-h2") return std::min(all, 2 * pipe - 1);
+  if (choice.schedule == "interleaved") {
+    return std::min(all, pipe + (pipe - 1) / static_cast<double>(choice.chunks));
+  }
+  return std::min(all, pipe);
+}
+
+}  // namespace
+
+const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t rows) {
+  const auto [found, is_new] = totals_.try_emplace({tensor, rows});
+  Totals& totals = found->second;
+  if (!is_new) return totals;
+  const ModuleRecord& record = records_.record(tensor, rows);
+  // Along `pipe`, so that nothing is exchanged along `data`.
+  Plan plan = training_.base;
+  plan.mesh = {{kStageAxis, ranks_ / tensor}, {"tensor", tensor}};
+  plan.micro_batches = 1;
+  const predict::RankGroups groups(plan, cluster_);
+  predict::StepCosts costs(record, plan, cluster_, training_.options, groups);
+  std::vector<double> least(record.calls.size());
+  const auto kinds = kinds_in_use(cluster_);
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    for (int call = 0; call < record.num_calls(); ++call) {
+      costs.set_device(call, *kinds[i]);
+      double& seconds = least[static_cast<std::size_t>(call)];
+      seconds = i == 0 ? costs.compute(call) : std::min(seconds, costs.compute(call));
+    }
+  }
+  for (int call = 0; call < record.num_calls(); ++call) {
+    totals.compute += least[static_cast<std::size_t>(call)];
+    totals.layouts += costs.layouts(call);
+  }
+  for (const OperatorCall& call : record.calls) {
+    if (call.module != record.calls.front().module && call.result_bytes > 0) {
+      totals.boundary = std::max(totals.boundary, call.result_bytes);
+    }
+  }
+  const predict::StageWork whole = predict::divide(record, plan, 1, least).front();
+  totals.kept = predict::walk_memory(record, whole, predict::GradientMemory::kReserved).kept;
+  plan.recompute = spread_over(repeated_, count_of(repeated_));
+  if (plan.recompute.empty()) {
+    totals.kept_inputs = totals.kept;
+  } else {
+    const predict::StageWork work = predict::divide(record, plan, 1, least).front();
+    totals.kept_inputs =
+        predict::walk_memory(record, work, predict::GradientMemory::kReserved).kept;
+    for (const predict::RecomputedRegion& region : work.regions) {
+      for (int call = region.first; call <= region.last; ++call) {
+        totals.recomputation += least[static_cast<std::size_t>(call)] + costs.layouts(call);
+      }
+    }
+  }
+  totals.inputs = record.input_bytes;
+  double bandwidth = 0;
+  double kernel = kinds.front()->kernel_us;
+  for (const cluster::DeviceKind* const kind : kinds) {
+    bandwidth = std::max(bandwidth, kind->memory_gb_per_s * kGiga * kind->efficiency.memory);
+    kernel = std::min(kernel, kind->kernel_us);
+  }
+  for (const ParameterRecord& parameter : record.parameters) {
+    totals.parameters += parameter.bytes;
+    if (!parameter.requires_grad) continue;
+    totals.trained += parameter.bytes;
+    const double gradient =
+        parameter.elements * predict::gradient_bytes(parameter, training_.options);
+    const double state =
+        parameter.elements * predict::optimizer_bytes(parameter, training_.options);
+    totals.gradients += gradient;
+    totals.optimizer += state;
+    totals.optimizer_seconds += (2 * state + gradient + 2 * parameter.bytes) / bandwidth;
+  }
+  return totals;
+}
+
+BoundTable::Exchanges BoundTable::exchanges(const Choice& choice, const Totals& totals) const {
+  if (choice.data == 1) return {};
+  Plan plan;
+  plan.mesh = make_plan(choice, training_, {}).mesh;
+  const predict::RankGroups groups(plan, cluster_);
+  const double bytes = totals.trained / static_cast<double>(choice.pipe);
+  return {.reduce = groups.seconds(
+              kDataAxis,
+              choice.zero_level == 0 ? Collective::kAllReduce : Collective::kReduceScatter, bytes),
+          .gather = choice.zero_level == 0
+                        ? 0
+                        : groups.seconds(kDataAxis, Collective::kAllGather, bytes)};
+}
+
+double BoundTable::least_seconds(const Choice& choice, const Totals& totals,
+                                 const Exchanges& all) const {
+  const auto micro_batches = static_cast<double>(choice.micro_batches);
+  const auto pipe = static_cast<double>(choice.pipe);
+  const bool recomputes_all = choice.recomputed > 0 && choice.recomputed == count_of(repeated_);
+  const double work = totals.compute + totals.layouts + (recomputes_all ? totals.recomputation : 0);
+  // Measured times of an optimizer are not proportional to bytes.
+  const double optimizer =
+      cluster_.optimizers.empty() ? totals.optimizer_seconds / share(choice, 1) : 0;
+  double least = (micro_batches * work + optimizer) / pipe;
+  if (choice.schedule == "1f1b" || choice.schedule == "gpipe") {
+    least = std::max(least, pipeline_bound(work, micro_batches, pipe));
+  }
+  // Without a pipeline, all exchanges of a step are within it, one after the other.
+  if (choice.pipe == 1 && choice.zero_level <= 2) least = std::max(least, all.reduce + all.gather);
+  return least;
+}
+
+double BoundTable::about(const Choice& choice, const Totals& totals, const Exchanges& all) const {
+  const auto micro_batches = static_cast<double>(choice.micro_batches);
+  const auto pipe = static_cast<double>(choice.pipe);
+  const double part = repeated_.empty() ? 0
+                                        : static_cast<double>(choice.recomputed) /
+                                              static_cast<double>(count_of(repeated_));
+  const double pass = (totals.compute + totals.layouts + part * totals.recomputation) / pipe;
+  double seconds =
+      (micro_batches + bubble(choice)) * pass + totals.optimizer_seconds / pipe / share(choice, 1);
+  // Exchanges run beside the passes, but for what is left at the ends.
+  constexpr double kHidden = 0.6;
+  constexpr double kAlwaysSeen = 0.05;
+  const auto seen = [&](double exchange, double beside) {
+    return std::max(kAlwaysSeen * exchange, exchange - kHidden * beside);
+  };
+  if (choice.zero_level <= 2) {
+    seconds += seen(all.reduce, pass * 2 / 3) + seen(all.gather, pass / 3);
+  } else {
+    seconds += micro_batches * seen(2 * all.gather, pass) + seen(all.reduce, pass * 2 / 3);
+  }
+  return seconds;
+}
+
+Bounds BoundTable::of(const Choice& choice) {
+  const Totals& sums = totals(choice.tensor, choice.rows);
+  const Exchanges all = exchanges(choice, sums);
+  const auto pipe = static_cast<double>(choice.pipe);
+  const bool reserves = choice.data > 1 || choice.micro_batches > 1;
+  const double states =
+      ((sums.parameters - sums.trained) + sums.trained / share(choice, 3) +
+       (training_.base.offload_optimizer ? 0 : sums.optimizer / share(choice, 1)) +
+       (reserves ? sums.gradients / share(choice, 2) : 0)) /
+      pipe;
+  const double kept = choice.recomputed == 0 ? sums.kept : sums.kept_inputs;
+  return {.least_seconds = least_seconds(choice, sums, all),
+          .least_memory = states + sums.inputs,
+          .seconds = about(choice, sums, all),
+          .memory = states + sums.inputs + in_flight(choice) * kept / pipe};
+}
+
+}  // namespace trireme::search

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a choice takes at least and about, in time and memory, without a simulation.
+#pragma once
+
+#include <trireme/cluster/cluster.h>
+#include <trireme/search/candidates.h>
+#include <trireme/search/record_table.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace trireme::search {
+
+/// What bounds of a choice say.
+struct Bounds {
+  double least_seconds = 0;  ///< no prediction of the choice is below
+  double least_memory = 0;   ///< the same for the largest memory of a rank, in bytes
+  double seconds = 0;        ///< about the prediction
+  double memory = 0;         ///< about the prediction
+};
+
+/// Computes bounds. Sums over the operators of a record are made once for each size of `tensor` and
+/// number of rows.
+class BoundTable {
+ public:
+  /// @param cluster with as many devices as there are ranks. All arguments must outlive the table.
+  BoundTable(const Training& training, const cluster::Cluster& cluster, std::int64_t ranks,
+             const std::vector<RepeatedModules>& repeated, RecordTable& records)
+      : training_(training),
+        cluster_(cluster),
+        ranks_(ranks),
+        repeated_(repeated),
+        records_(records) {}
+
+  /// Returns the bounds of a choice.
+  Bounds of(const Choice& choice);
+
+ private:
+  // Sums over one micro-batch on the ranks that share it.
+  struct Totals {
+    double compute = 0;        // seconds of operators on the fastest device
+    double layouts = 0;        // seconds of collectives along `tensor`
+    double recomputation = 0;  // seconds of both that backward repeats if all repeated modules are
+    double kept = 0;           // bytes kept for backward without recomputation
+    double kept_inputs = 0;    // the same with it
+    double inputs = 0;         // bytes of the batch
+    double parameters = 0;     // bytes of parameters and buffers
+    double trained = 0;        // the same of parameters with gradients
+    double gradients = 0;      // bytes of gradients
+    double optimizer = 0;      // bytes of optimizer state
+    double optimizer_seconds = 0;  // at least
+    double boundary = 0;           // bytes that a stage passes on, at least
+  };
+  // Seconds of exchanges of all parameters along `data`.
+  struct Exchanges {
+    double reduce = 0;
+    double gather = 0;
+  };
+
+  const Totals& totals(std::int64_t tensor, std::int64_t rows);
+  Exchanges exchanges(const Choice& choice, const Totals& totals) const;
+  double least_seconds(const Choice& choice, const Totals& totals, const Exchanges& all) const;
+  double about(const Choice& choice, const Totals& totals, const Exchanges& all) const;
+
+  const Training& training_;
+  const cluster::Cluster& cluster_;
+  std::int64_t ranks_;
+  const std::vector<RepeatedModules>& repeated_;
+  RecordTable& records_;
+  std::map<std::pair<std::int64_t, std::int64_t>, Totals> totals_;
+};
+
+}  // namespace trireme::search

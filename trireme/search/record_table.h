@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records that a search needs: one for each size of `tensor` and number of rows, of which two
+// are recorded and the others follow.
+#pragma once
+
+#include <trireme/search/scaled_record.h>
+#include <trireme/search/search.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace trireme::search {
+
+/// Records by the number of ranks along `tensor` and by rows. Made on demand and kept.
+class RecordTable {
+ public:
+  /// @param training must outlive the table.
+  explicit RecordTable(const Training& training) : training_(training) {}
+
+  /// Returns the record of a micro-batch of `rows` rows whose parameters are laid out over `tensor`
+  /// ranks. The reference is valid as long as the table. Throws UsageError as record_module.
+  const ModuleRecord& record(std::int64_t tensor, std::int64_t rows);
+  /// Returns the same, recorded for exactly these rows.
+  ModuleRecord exact_record(std::int64_t tensor, std::int64_t rows) const;
+
+ private:
+  struct Pair {
+    RecordOfRows few;
+    RecordOfRows many;
+  };
+
+  const Training& training_;
+  std::map<std::int64_t, Pair> pairs_;  // by the size of `tensor`
+  std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> records_;
+};
+
+}  // namespace trireme::search

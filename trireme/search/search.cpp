@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/search/search.h>
+
+#include <trireme/base/error.h>
+#include <trireme/cluster/units.h>
+#include <trireme/report/number.h>
+#include <trireme/search/bounds.h>
+#include <trireme/search/candidates.h>
+#include <trireme/search/record_table.h>
+#include <trireme/search/repeated_modules.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <limits>
+#include <set>
+#include <utility>
+
+namespace trireme::search {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Ranked {
+  Choice choice;
+  Bounds bounds;
+};
+
+class Search {
+ public:
+  Search(const Training& training, std::int64_t ranks, const cluster::Cluster& cluster,
+         const Constraints& constraints, const SearchOptions& options)
+      : training_(training),
+        ranks_(ranks),
+        cluster_(cluster.with_ranks(ranks)),
+        constraints_(constraints),
+        options_(options),
+        repeated_(repeated_modules(training.module)),
+        records_(training),
+        bounds_(training, cluster_, ranks, repeated_, records_) {
+    cluster::check_cluster(cluster_);
+  }
+
+  SearchResult run() {
+    const ChoiceLimits limits = {.places = places(),
+                                 .repeated = count_of(repeated_),
+                                 .has_layouts = !training_.tensor_layouts.empty()};
+    std::vector<Choice> choices = all_choices(training_, ranks_, constraints_, limits);
+    result_.considered = static_cast<std::int64_t>(choices.size());
+    result_.memory_limit = memory_limit();
+    rank(choices);
+    predict_in_order();
+    recompute_less();
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  // The number of modules, in the order in which forward calls them, between which stages can
+  // begin.
+  std::int64_t places() {
+    const ModuleRecord& record = records_.record(1, 2);
+    std::int64_t count = 1;
+    for (int i = 1; i < record.num_forward; ++i) {
+      if (record.call(i).module != record.call(i - 1).module) ++count;
+    }
+    return count;
+  }
+
+  double memory_limit() const {
+    double least = std::numeric_limits<double>::max();
+    for (const cluster::Hosts& hosts : cluster_.hosts) {
+      least = std::min(least, cluster_.device(hosts.device).memory_gib);
+    }
+    if (constraints_.memory_gib > 0) least = std::min(least, constraints_.memory_gib);
+    return least * cluster::kGiB;
+  }
+
+  // Orders choices: those that probably fit first, and of these the fastest first.
+  void rank(const std::vector<Choice>& choices) {
+    std::vector<Ranked> small;
+    for (const Choice& choice : choices) {
+      const Ranked ranked = {.choice = choice, .bounds = bounds_.of(choice)};
+      if (ranked.bounds.least_memory > result_.memory_limit) {
+        ++result_.too_large;
+        if (smallest_unpredicted_.empty() ||
+            ranked.bounds.memory < smallest_unpredicted_.front().bounds.memory) {
+          smallest_unpredicted_.assign(1, ranked);
+        }
+      } else {
+        small.push_back(ranked);
+      }
+    }
+    // Predictions of memory are about as far off as this.
+    constexpr double kTolerance = 1.1;
+    std::ranges::stable_sort(small, {}, [&](const Ranked& each) {
+      return std::pair(each.bounds.memory > kTolerance * result_.memory_limit, each.bounds.seconds);
+    });
+    order_ = std::move(small);
+  }
+
+  bool is_out_of_time() const {
+    return std::chrono::duration<double>(Clock::now() - begin_).count() > options_.seconds;
+  }
+
+  double best_seconds() const {
+    return result_.best.empty() ? std::numeric_limits<double>::infinity()
+                                : result_.best.front().prediction.step_seconds;
+  }
+
+  void predict_in_order() {
+    // So many predictions without a better plan end the search.
+    constexpr int kPatience = 150;
+    int without_success = 0;
+    double least_left = std::numeric_limits<double>::infinity();
+    for (const Ranked& each : order_) {
+      if (each.bounds.least_seconds >= best_seconds()) {
+        ++result_.bounded;
+        continue;
+      }
+      if (is_out_of_time() || without_success >= kPatience) {
+        least_left = std::min(least_left, each.bounds.least_seconds);
+        continue;
+      }
+      const double before = best_seconds();
+      predict_choice(each.choice);
+      without_success = best_seconds() < before || result_.best.empty() ? 0 : without_success + 1;
+    }
+    // A plan that was left out because of a worse best plan cannot be faster than it.
+    result_.lower_bound = std::min(best_seconds(), least_left);
+    result_.is_complete = least_left >= best_seconds();
+  }
+
+  // Keeps one candidate, if it can be carried out.
+  std::optional<Candidate> predicted(const Choice& choice, const ModuleRecord& record) {
+    Candidate candidate = {.plan = make_plan(choice, training_, repeated_), .rows = choice.rows};
+    if (!plan_problems(candidate.plan,
+                       {.ranks = static_cast<int>(choice.pipe * choice.data * choice.tensor),
+                        .entry = training_.entry})
+             .empty()) {
+      return {};
+    }
+    try {
+      candidate.prediction = predict::predict(record, candidate.plan, cluster_, training_.options);
+    } catch (const UsageError&) {
+      return {};  // fewer places than stages, or a schedule for other counts
+    }
+    candidate.fits =
+        candidate.prediction.peak_memory() <= result_.memory_limit && candidate.prediction.fits();
+    return candidate;
+  }
+
+  void predict_choice(const Choice& choice) {
+    auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows));
+    ++result_.predicted;
+    if (!candidate) return;
+    if (!candidate->fits) {
+      too_large_.push_back(choice);
+      keep_smallest(std::move(*candidate));
+      return;
+    }
+    insert(std::move(*candidate), choice);
+  }
+
+  void keep_smallest(Candidate candidate) {
+    if (!result_.smallest ||
+        candidate.prediction.peak_memory() < result_.smallest->prediction.peak_memory()) {
+      result_.smallest = std::move(candidate);
+    }
+  }
+
+  void insert(Candidate candidate, const Choice& choice) {
+    const double seconds = candidate.prediction.step_seconds;
+    const auto place = std::ranges::upper_bound(
+        result_.best, seconds, {},
+        [](const Candidate& each) { return each.prediction.step_seconds; });
+    const auto offset = place - result_.best.begin();
+    result_.best.insert(place, std::move(candidate));
+    choices_.insert(choices_.begin() + offset, choice);
+    const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, options_.most_best));
+    if (result_.best.size() > most) {
+      result_.best.pop_back();
+      choices_.pop_back();
+    }
+  }
+
+  // Plans that recompute all repeated modules, or none and then do not fit, may fit with some.
+  void recompute_less() {
+    if (constraints_.recomputation && *constraints_.recomputation != Recomputation::kSome) return;
+    if (count_of(repeated_) < 2) return;
+    constexpr std::size_t kTried = 8;
+    std::vector<Choice> bases;
+    for (const Choice& choice : choices_) {
+      if (choice.recomputed > 0) bases.push_back(choice);
+    }
+    for (const Choice& choice : too_large_) {
+      if (choice.recomputed > 0) continue;
+      Choice all = choice;
+      all.recomputed = count_of(repeated_);
+      const bool is_known = std::ranges::find(bases, all) != bases.end();
+      if (!is_known && bounds_.of(choice).least_seconds < best_seconds()) bases.push_back(all);
+    }
+    if (bases.size() > kTried) bases.resize(kTried);
+    for (const Choice& base : bases) bisect(base);
+  }
+
+  // Finds the smallest number of recomputed modules that fits.
+  void bisect(Choice choice) {
+    std::int64_t too_few = 0;
+    std::int64_t enough = choice.recomputed;
+    while (enough - too_few > 1) {
+      if (is_out_of_time()) return;
+      choice.recomputed = (too_few + enough) / 2;
+      const auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows));
+      ++result_.predicted;
+      if (!candidate) return;
+      if (candidate->fits) {
+        insert(*candidate, choice);
+        enough = choice.recomputed;
+      } else {
+        too_few = choice.recomputed;
+      }
+    }
+  }
+
+  // Predicts the best plans again from records of exactly their rows, and one device.
+  void finish() {
+    std::vector<Candidate> best = std::exchange(result_.best, {});
+    const std::vector<Choice> choices = std::exchange(choices_, {});
+    for (std::size_t i = 0; i < best.size(); ++i) {
+      const bool is_checked = i < kChecked && !is_out_of_time();
+      auto candidate =
+          is_checked ? predicted(choices[i], exact_record(choices[i])) : std::move(best[i]);
+      if (candidate && candidate->fits) insert(std::move(*candidate), choices[i]);
+      if (candidate && !candidate->fits) keep_smallest(std::move(*candidate));
+    }
+    if (!result_.best.empty()) {
+      result_.lower_bound = std::min(result_.lower_bound, best_seconds());
+    } else if (!smallest_unpredicted_.empty()) {
+      const Choice& choice = smallest_unpredicted_.front().choice;
+      if (auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows))) {
+        keep_smallest(std::move(*candidate));
+      }
+    }
+    add_one_device();
+    result_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
+
+  const ModuleRecord& exact_record(const Choice& choice) {
+    const auto [found, is_new] = exact_.try_emplace({choice.tensor, choice.rows});
+    if (is_new) found->second = records_.exact_record(choice.tensor, choice.rows);
+    return found->second;
+  }
+
+  // The same rows on one device, in the micro-batches that are fastest there.
+  void add_one_device() {
+    if (ranks_ == 1) {
+      if (!result_.best.empty()) result_.one_device = result_.best.front();
+      return;
+    }
+    const cluster::Cluster one = cluster_.with_ranks(1);
+    for (std::int64_t micro_batches = 1; micro_batches <= training_.rows; micro_batches *= 2) {
+      if (training_.rows % micro_batches != 0) break;
+      const Choice choice = {.rows = training_.rows / micro_batches,
+                             .micro_batches = micro_batches};
+      Candidate candidate = {.plan = make_plan(choice, training_, repeated_), .rows = choice.rows};
+      candidate.prediction =
+          predict::predict(records_.record(1, choice.rows), candidate.plan, one, training_.options);
+      candidate.fits = candidate.prediction.peak_memory() <= result_.memory_limit;
+      const bool is_better =
+          !result_.one_device ||
+          std::pair(!candidate.fits, candidate.prediction.step_seconds) <
+              std::pair(!result_.one_device->fits, result_.one_device->prediction.step_seconds);
+      if (is_better) result_.one_device = std::move(candidate);
+    }
+  }
+
+  static constexpr std::size_t kChecked = 3;
+
+  const Training& training_;
+  std::int64_t ranks_;
+  cluster::Cluster cluster_;
+  const Constraints& constraints_;
+  const SearchOptions& options_;
+  Clock::time_point begin_ = Clock::now();
+  std::vector<RepeatedModules> repeated_;
+  RecordTable records_;
+  BoundTable bounds_;
+  std::vector<Ranked> order_;
+  std::vector<Ranked> smallest_unpredicted_;  // one or none
+  std::vector<Choice> too_large_;             // that were predicted
+  std::vector<Choice> choices_;               // of result_.best
+  std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> exact_;
+  SearchResult result_;
+};
+
+}  // namespace
+
+const Candidate& SearchResult::fastest() const {
+  if (!best.empty()) return best.front();
+  throw UsageError("no plan fits into the memory of the devices",
+                   smallest
+                       ? join_message("the smallest needs ",
+                                      report::bytes_as_text(smallest->prediction.peak_memory()),
+                                      " on a device, and ", report::bytes_as_text(memory_limit),
+                                      " are there; take more devices or a smaller batch")
+                       : std::string("take more devices or a smaller batch"));
+}
+
+double SearchResult::gap() const noexcept {
+  if (best.empty()) return 0;
+  const double fastest_step = best.front().prediction.step_seconds;
+  return fastest_step > 0 ? std::max(0.0, 1 - lower_bound / fastest_step) : 0;
+}
+
+SearchResult find_plan(const Training& training, std::int64_t ranks,
+                       const cluster::Cluster& cluster, const Constraints& constraints,
+                       const SearchOptions& options) {
+  if (ranks < 1 || training.rows < 1) {
+    throw UsageError(
+        join_message("a search for a plan of ", ranks, " ranks and ", training.rows, " rows"),
+        "there must be at least one of each");
+  }
+  return Search(training, ranks, cluster, constraints, options).run();
+}
+
+}  // namespace trireme::search

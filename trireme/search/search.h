@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The automatic planner: searches for the plan that trains a module fastest on a cluster within the
+// memory of its devices. Nothing runs; plans are compared by predictions. How it searches:
+// docs/design/search.md.
+#pragma once
+
+#include <trireme/cluster/cluster.h>
+#include <trireme/graph/capture.h>
+#include <trireme/graph/module_ref.h>
+#include <trireme/plan/check_plan.h>
+#include <trireme/plan/parameter_layouts.h>
+#include <trireme/plan/plan.h>
+#include <trireme/predict/predict.h>
+#include <trireme/search/constraints.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme::search {
+
+/// A training for which a plan is sought.
+struct Training {
+  /// On the CPU, on meta, or deferred.
+  ModuleRef module;
+  /// Runs a micro-batch and returns the loss first, as for TrainingStep.
+  graph::Forward forward;
+  /// Inputs of any number of rows, on any device. The search makes meta tensors of their dtypes and
+  /// sizes with other numbers of rows, which are along dim 0; tensors without dims stay as they
+  /// are.
+  std::vector<at::Tensor> inputs;
+  /// Rows of one step, over all ranks and micro-batches.
+  std::int64_t rows = 1;
+  /// Layouts of parameters along an axis `tensor`, where it is longer than 1. Empty: there is no
+  /// such axis.
+  ParameterLayouts tensor_layouts{};
+  /// The optimizer and what else predictions need.
+  predict::TrainingOptions options{};
+  /// What all plans have in common: sizes of buckets, wire precision and the like.
+  Plan base{};
+  /// What carries the plan out. With kParallelize, plans have no stages and no recomputation.
+  PlanEntry entry = PlanEntry::kTrainingStep;
+  /// Called with each record before it is used, for example with predict::fuse_elements. Empty:
+  /// records are used as they are.
+  std::function<ModuleRecord(ModuleRecord)> transform{};
+};
+
+/// Limits of the effort.
+struct SearchOptions {
+  double seconds = 10;          ///< time after which the best plan so far is returned
+  std::int64_t most_best = 10;  ///< number of plans that SearchResult::best keeps
+};
+
+/// A plan with its prediction.
+struct Candidate {
+  Plan plan;
+  std::int64_t rows = 0;  ///< rows of a micro-batch on a rank along `data`
+  predict::Prediction prediction;
+  bool fits = false;  ///< within the memory of devices and Constraints::memory_gib
+};
+
+/// The result of a search.
+struct SearchResult {
+  /// The plans that fit, the fastest first. Empty if none does.
+  std::vector<Candidate> best;
+  /// If nothing fits: the plan that needs least memory.
+  std::optional<Candidate> smallest;
+  /// The same training on one device; without a value if there is no valid plan for it.
+  std::optional<Candidate> one_device;
+  double memory_limit = 0;      ///< bytes that a rank may use
+  double lower_bound = 0;       ///< no plan of the search takes less time, in seconds
+  std::int64_t considered = 0;  ///< plans that the constraints allow
+  std::int64_t too_large = 0;   ///< of these: their parameters and optimizer alone do not fit
+  std::int64_t bounded = 0;     ///< of these: cannot be faster than the best
+  std::int64_t predicted = 0;   ///< of these: predicted
+  double seconds = 0;           ///< time of the search
+  bool is_complete = false;     ///< all plans were predicted or excluded by bounds
+
+  /// Returns the fastest plan. Throws UsageError that says what is missing if none fits.
+  const Candidate& fastest() const;
+  /// Returns by how much the best plan may be slower than the fastest possible plan of the search,
+  /// as a share of its time; 0 if nothing fits.
+  double gap() const noexcept;
+};
+
+/// Searches for the plan with the shortest step. Deterministic unless it runs out of time. Not
+/// collective; blocking, for at most about SearchOptions::seconds beyond the records of the module.
+/// @param ranks number of ranks, one for each device of the cluster.
+/// Throws UsageError if constraints leave no plan, naming those that contradict each other, for
+/// fewer rows than one, and as predict().
+SearchResult find_plan(const Training& training, std::int64_t ranks,
+                       const cluster::Cluster& cluster, const Constraints& constraints = {},
+                       const SearchOptions& options = {});
+
+/// Returns the result as text for people: the plan, where its time and memory go, the other plans,
+/// and how certain it is.
+std::string to_string(const SearchResult& result);
+
+/// Returns the result as one JSON object. Format: docs/formats/search.md.
+std::string to_json(const SearchResult& result);
+
+/// Returns why a plan with further constraints was not chosen, as text: the best such plan beside
+/// the chosen one, and where it loses, or what makes it impossible.
+/// @param chosen the result of find_plan.
+/// @param alternative the result with the further constraints.
+/// @param wish the further constraints as the user wrote them.
+std::string compare(const SearchResult& chosen, const SearchResult& alternative,
+                    const std::string& wish);
+
+}  // namespace trireme::search
