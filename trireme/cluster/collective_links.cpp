@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/cluster/collective_links.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace trireme::cluster {
+namespace {
+
+constexpr std::array kKinds = {Collective::kAllReduce, Collective::kAllGather,
+                               Collective::kReduceScatter, Collective::kAllToAll,
+                               Collective::kBroadcast};
+
+// A tensor of this size is bound by bandwidth on every known link, and activations and weights that
+// are redistributed are about as large.
+constexpr double kLargeBytes = 16 << 20;
+
+// The number of steps by which trireme::seconds() multiplies the latency.
+double num_steps(Collective collective, std::int64_t ranks) {
+  return trireme::seconds(collective, 0, ranks, {.latency = 1, .bytes_per_second = 1});
+}
+
+Link link_of(const Cluster& cluster, Collective collective, const GroupShape& shape) {
+  const double empty = seconds(cluster, collective, 0, shape);
+  const double large = seconds(cluster, collective, kLargeBytes, shape);
+  const double sent = bytes_sent(collective, kLargeBytes, shape.ranks);
+  // Noise in measured curves may leave no difference.
+  const double sending = large > empty ? large - empty : large;
+  return {.latency = empty / num_steps(collective, shape.ranks),
+          .bytes_per_second = sent / sending};
+}
+
+}  // namespace
+
+bool operator==(const CollectiveLinks& a, const CollectiveLinks& b) noexcept {
+  return std::ranges::equal(a.links_, b.links_, [](const Link& one, const Link& other) {
+    return one.latency == other.latency && one.bytes_per_second == other.bytes_per_second;
+  });
+}
+
+CollectiveLinks collective_links(const Cluster& cluster, const GroupShape& shape) {
+  CollectiveLinks links;
+  if (shape.ranks <= 1) return links;
+  for (const Collective kind : kKinds) links.set(kind, link_of(cluster, kind, shape));
+  return links;
+}
+
+}  // namespace trireme::cluster
