@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
+#include <trireme/tensor/axis_links.h>
 
 #include <c10/util/hash.h>
 
@@ -160,9 +161,9 @@ void check_place(const Layout& layout, c10::ArrayRef<std::int64_t> coordinate) {
 
 }  // namespace
 
-// All layouts of one mesh. Elements of a node container do not move, so Layout may hold pointers to
-// them; they live as long as the mesh.
-struct Layout::Table final : DeviceMesh::Attachment {
+// All layouts of one mesh, and its links. Elements of a node container do not move, so Layout may
+// hold pointers to them; they live as long as the mesh.
+struct Layout::Table final : tensor::AttachedLinks {
   struct Hash {
     std::size_t operator()(const Node& node) const {
       std::size_t hash = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // That paths are the cheapest there are, against a search of another kind.
-#include <trireme/cluster/collective_cost.h>
+#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/redistribution/path.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 
@@ -119,7 +119,7 @@ class EveryPath {
     const auto count = static_cast<double>(ranks);
     const bool is_empty = std::ranges::find(sizes_, 0) != sizes_.end();
     const auto collective = [&](Collective which, double all) {
-      return kCallSeconds + trireme::seconds(which, is_empty ? 0 : all * 4, ranks);
+      return kCallSeconds + seconds_along(*mesh_.state(), axis, which, is_empty ? 0 : all * 4);
     };
     const auto fold_seconds = [](double elements) { return elements * 4 / kCopyBytesPerSecond; };
     double seconds = kStepSeconds;
@@ -168,6 +168,22 @@ class EveryPath {
   std::vector<Table> seconds_;  // by the axes that may be Partial
 };
 
+void expect_cheapest(const DeviceMesh& mesh, const Lengths& sizes, PartialOp op, int& num_pairs) {
+  const EveryPath every(mesh, sizes, op);
+  for (std::size_t a = 0; a < every.layouts().size(); ++a) {
+    for (std::size_t b = 0; b < every.layouts().size(); ++b) {
+      const Layout& from = every.layouts()[a];
+      const Layout& to = every.layouts()[b];
+      const double seconds = redistribution_seconds(sizes, at::kFloat, from, to);
+      ++num_pairs;
+      ASSERT_NEAR(seconds, every.seconds(a, b), 1e-9 * seconds)
+          << c10::IntArrayRef(sizes) << " on " << mesh.to_string() << ": " << from.to_string()
+          << " to " << to.to_string() << "\n"
+          << Redistribution(sizes, at::kFloat, from, to).to_string();
+    }
+  }
+}
+
 TEST(CheapestPath, CostsWhatTheCheapestOfAllPathsCosts) {
   const std::vector<std::vector<std::int64_t>> meshes = {{2}, {3}, {2, 2}, {2, 3}, {4, 8}};
   const std::vector<Lengths> all_sizes = {{},        {5},         {8},          {4, 6},
@@ -178,23 +194,33 @@ TEST(CheapestPath, CostsWhatTheCheapestOfAllPathsCosts) {
     const DeviceMesh mesh = mesh_of(lengths);
     for (const Lengths& sizes : all_sizes) {
       for (const PartialOp op : {PartialOp::kSum, PartialOp::kAverage}) {
-        const EveryPath every(mesh, sizes, op);
-        for (std::size_t a = 0; a < every.layouts().size(); ++a) {
-          for (std::size_t b = 0; b < every.layouts().size(); ++b) {
-            const Layout& from = every.layouts()[a];
-            const Layout& to = every.layouts()[b];
-            const double seconds = redistribution_seconds(sizes, at::kFloat, from, to);
-            ++num_pairs;
-            ASSERT_NEAR(seconds, every.seconds(a, b), 1e-9 * seconds)
-                << c10::IntArrayRef(sizes) << " on " << mesh.to_string() << ": " << from.to_string()
-                << " to " << to.to_string() << "\n"
-                << Redistribution(sizes, at::kFloat, from, to).to_string();
-          }
-        }
+        expect_cheapest(mesh, sizes, op, num_pairs);
       }
     }
   }
   EXPECT_GT(num_pairs, 10000);
+}
+
+// Axes with other links, of which each kind of collective sees another.
+TEST(CheapestPath, FollowsTheLinksOfEachAxisAndKind) {
+  cluster::CollectiveLinks within;
+  within.set(Collective::kAllReduce, {.latency = 1e-6, .bytes_per_second = 40e9});
+  within.set(Collective::kAllGather, {.latency = 1e-6, .bytes_per_second = 60e9});
+  within.set(Collective::kAllToAll, {.latency = 4e-6, .bytes_per_second = 1e9});
+  cluster::CollectiveLinks across;
+  across.set(Collective::kAllReduce, {.latency = 50e-6, .bytes_per_second = 0.5e9});
+  across.set(Collective::kReduceScatter, {.latency = 90e-6, .bytes_per_second = 0.5e9});
+  int num_pairs = 0;
+  for (const auto& lengths : {Lengths{2, 2}, Lengths{2, 3}, Lengths{4, 8}}) {
+    for (const bool is_first_within : {false, true}) {
+      const DeviceMesh mesh = mesh_of(lengths);
+      set_axis_links(mesh, is_first_within ? AxisLinks{within, across} : AxisLinks{across, within});
+      for (const Lengths& sizes : {Lengths{4, 6}, Lengths{512, 2048}, Lengths{2, 300, 4, 50}}) {
+        expect_cheapest(mesh, sizes, PartialOp::kSum, num_pairs);
+      }
+    }
+  }
+  EXPECT_GT(num_pairs, 1000);
 }
 
 TEST(CheapestPath, NeverCostsMoreThanGatheringAll) {

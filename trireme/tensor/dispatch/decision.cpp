@@ -5,6 +5,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/cluster/collective_cost.h>
+#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dispatch/rule_checks.h>
 #include <trireme/tensor/rules/rule_table.h>
@@ -44,22 +45,26 @@ std::string describe_layouts(c10::ArrayRef<Layout> layouts) {
 // Returns the estimated seconds to bring `bytes`, which a rank holds along one axis, from one
 // placement to another.
 double change_seconds(const Placement& from, const Placement& to, double bytes,
-                      std::int64_t ranks) {
+                      const DeviceMesh& mesh, int axis) {
+  const std::int64_t ranks = mesh.size(axis);
   if (from == to || ranks == 1) return 0;
+  const auto collective_seconds = [&](Collective collective) {
+    return seconds_along(*mesh.state(), axis, collective, bytes);
+  };
   if (from.is_shard() && to.is_shard() && from.dim() == to.dim()) return 0;
   const double copy = kSecondsPerCopy + bytes * kSecondsPerByte;
   if (from.is_replicate()) return to.is_shard() ? copy / static_cast<double>(ranks) : copy;
   if (from.is_partial()) {
-    if (to.is_shard()) return copy + seconds(Collective::kReduceScatter, bytes, ranks);
+    if (to.is_shard()) return copy + collective_seconds(Collective::kReduceScatter);
     if (to.is_replicate() || to.is_flat_shard()) {
-      return copy + seconds(Collective::kAllReduce, bytes, ranks);
+      return copy + collective_seconds(Collective::kAllReduce);
     }
-    return 2 * copy + seconds(Collective::kAllReduce, bytes, ranks);
+    return 2 * copy + collective_seconds(Collective::kAllReduce);
   }
   if (from.is_shard() && to.is_shard()) {
-    return copy + seconds(Collective::kAllToAll, bytes, ranks);
+    return copy + collective_seconds(Collective::kAllToAll);
   }
-  return copy + seconds(Collective::kAllGather, bytes, ranks);
+  return copy + collective_seconds(Collective::kAllGather);
 }
 
 // Returns the order in which axes shard a dim that several of them shard: the order of the first
@@ -135,13 +140,12 @@ struct Choice {
       const Placement& from = current[static_cast<std::size_t>(input)][axis];
       const Placement& to = strategy.inputs[static_cast<std::size_t>(input)];
       const double bytes = bytes_of(input, axis);
-      const std::int64_t ranks = mesh.size(axis);
-      total += change_seconds(from, to, bytes, ranks);
+      total += change_seconds(from, to, bytes, mesh, axis);
       // reduce-scatter works along dim 0, so another dim needs an all-to-all after it.
       const bool goes_on = from.is_partial() && to.is_shard() && to.dim() > 0;
-      if (goes_on) total += change_seconds(Shard{0}, to, bytes, ranks);
+      if (goes_on) total += change_seconds(Shard{0}, to, bytes, mesh, axis);
       if (is_written(facts, call.argument_of(input)))
-        total += change_seconds(to, from, bytes, ranks);
+        total += change_seconds(to, from, bytes, mesh, axis);
     }
     return total + put_off(strategy, axis);
   }
@@ -170,8 +174,8 @@ struct Choice {
       const at::Tensor& tensor = call.output(output);
       if (!tensor.defined() || !strategy.outputs[index].is_partial()) continue;
       const auto bytes = static_cast<double>(tensor.numel() * tensor.element_size());
-      total += change_seconds(strategy.outputs[index], Replicate{}, bytes / cut_elsewhere,
-                              mesh.size(axis));
+      total +=
+          change_seconds(strategy.outputs[index], Replicate{}, bytes / cut_elsewhere, mesh, axis);
     }
     return total;
   }

@@ -2,6 +2,7 @@
 #include <trireme/tensor/dispatch/decision_cache.h>
 
 #include <trireme/base/error.h>
+#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/rules/rule_table.h>
 
 #include <bit>
@@ -28,7 +29,7 @@ struct Cache {
   std::vector<const Entry*> latest;
   std::int64_t num_entries = 0;
   std::int64_t num_made = 0;
-  std::uint64_t version_of_rules = 0;
+  std::uint64_t version = 0;  // of the rules and the links that decisions were made with
   int calls_in_progress = 0;
 };
 
@@ -133,9 +134,10 @@ bool DecisionKey::has(const std::vector<std::uint64_t>& words) const {
 const Decision* find_decision(const DecisionKey& key) {
   Cache& own_cache = cache();
   // Only the caller may be in progress: a call further out still uses its decision.
-  if (own_cache.version_of_rules != rules_version() && own_cache.calls_in_progress <= 1) {
+  const std::uint64_t version = rules_version() + axis_links_version();
+  if (own_cache.version != version && own_cache.calls_in_progress <= 1) {
     forget_decisions();
-    own_cache.version_of_rules = rules_version();
+    own_cache.version = version;
   }
   const auto index = static_cast<std::size_t>(key.facts().index);
   if (index >= own_cache.latest.size()) own_cache.latest.resize(index + 1, nullptr);

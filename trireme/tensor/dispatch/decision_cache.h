@@ -42,7 +42,8 @@ class DecisionKey {
   c10::ArrayRef<c10::IValue> arguments_;
 };
 
-/// Returns the decision for a call; null if none was made since rules last changed.
+/// Returns the decision for a call; null if none was made since rules last changed, or links of a
+/// mesh that was in use (axis_links.h).
 const Decision* find_decision(const DecisionKey& key);
 
 /// Stores a decision and returns it. The cache is emptied first if it holds 16384 decisions (shapes
@@ -61,8 +62,8 @@ class CallInProgress {
   CallInProgress& operator=(CallInProgress&&) = delete;
 };
 
-/// Deletes all decisions of this thread. Call it when a policy changes; a change of rules does it
-/// automatically.
+/// Deletes all decisions of this thread. Call it when a policy changes; a change of rules or links
+/// does it automatically.
 void forget_decisions();
 
 /// Returns the number of decisions that this thread has made; for tests and benchmarks.

@@ -2,6 +2,7 @@
 #include <trireme/tensor/per_call/intercept.h>
 
 #include <trireme/base/error.h>
+#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/dispatch/composites.h>
 #include <trireme/tensor/dispatch/decision_cache.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
@@ -64,17 +65,18 @@ struct OfThread {
   PendingStrategy* waiting = nullptr;
   int num_cutting = 0;
   const std::string* composite = nullptr;  // outermost composite operator in progress
-  std::uint64_t version_of_rules = 0;
+  std::uint64_t version = 0;               // of the rules and the links that choices were made with
   std::unordered_map<c10::OperatorHandle, Known> operators;
   std::map<std::vector<std::uint64_t>, Choice> choices;
 
   bool is_strategy_waiting() const { return waiting != nullptr && !waiting->is_taken; }
 
-  void forget_if_rules_changed() {
-    if (version_of_rules == rules_version()) return;
+  void forget_if_outdated() {
+    const std::uint64_t now = rules_version() + axis_links_version();
+    if (version == now) return;
     operators.clear();
     choices.clear();
-    version_of_rules = rules_version();
+    version = now;
   }
 };
 
@@ -400,7 +402,7 @@ void register_fallback() {
 c10::DispatchKey start_intercepting() {
   register_fallback();
   OfThread& thread = of_thread();
-  if (thread.composite == nullptr) thread.forget_if_rules_changed();
+  if (thread.composite == nullptr) thread.forget_if_outdated();
   return kKey;
 }
 

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/cluster/collective_cost.h>
+#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/redistribution/memory_order.h>
 #include <trireme/tensor/redistribution/partials.h>
 
@@ -105,6 +106,7 @@ class Search {
   Placement placement_of(Code code, std::size_t num_cuts) const;
   PathStep step_of(const Node& node) const;
 
+  const DeviceMesh::State& mesh_;
   Dims order_;
   Sizes sizes_;  // in memory order
   double item_bytes_;
@@ -125,7 +127,8 @@ class Search {
 
 Search::Search(c10::ArrayRef<std::int64_t> sizes, at::ScalarType dtype, const Layout& from,
                const Layout& to, at::MemoryFormat format)
-    : order_(memory_order(format, sizes.size())),
+    : mesh_(*from.mesh_state()),
+      order_(memory_order(format, sizes.size())),
       sizes_(in_order(sizes, order_)),
       item_bytes_(static_cast<double>(c10::elementSize(dtype))),
       elements_(static_cast<double>(elements_of(sizes))),
@@ -314,7 +317,7 @@ Search::Cost Search::cost_of(Kind kind, std::size_t axis, Code from, Code to, co
   };
   const auto collective = [&](Collective which, double elements) {
     const double bytes = elements_ == 0 ? 0 : elements * item_bytes_;
-    cost.seconds += kCallSeconds + trireme::seconds(which, bytes, ranks);
+    cost.seconds += kCallSeconds + seconds_along(mesh_, axes_[axis], which, bytes);
     cost.bytes = trireme::bytes_sent(which, bytes, ranks);
   };
   const auto is_in_place = [&](Code code, const Held& whole, const Held& part) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/rules/across.h>
 
+#include <trireme/tensor/axis_links.h>
+
 #include <algorithm>
 
 namespace trireme::tensor {
@@ -42,7 +44,7 @@ void add_exchange(const DeviceMesh& mesh, int axis, Collective collective, doubl
   exchanges.push_back({.collective = collective,
                        .axis = axis,
                        .bytes_sent = bytes_sent(collective, bytes, ranks),
-                       .seconds = seconds(collective, bytes, ranks)});
+                       .seconds = seconds_along(*mesh.state(), axis, collective, bytes)});
 }
 
 void add_step(const RedistributionStep& step, std::vector<Exchange>& exchanges) {

@@ -2,6 +2,7 @@
 #include <trireme/tensor/rules/shapes/recut.h>
 
 #include <trireme/comm/collectives.h>
+#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/core/jit_type.h>
@@ -245,10 +246,11 @@ void add_exchange_of(const Recut& recut, const DecidedCall& call, int which,
   }
   const double bytes = row * static_cast<double>(slot_of(recut, ranks) * ranks * ranks);
   if (bytes == 0) return;
-  exchanges.push_back({.collective = Collective::kAllToAll,
-                       .axis = axes[0],
-                       .bytes_sent = bytes_sent(Collective::kAllToAll, bytes, ranks),
-                       .seconds = seconds(Collective::kAllToAll, bytes, ranks)});
+  exchanges.push_back(
+      {.collective = Collective::kAllToAll,
+       .axis = axes[0],
+       .bytes_sent = bytes_sent(Collective::kAllToAll, bytes, ranks),
+       .seconds = seconds_along(*input.mesh_state(), axes[0], Collective::kAllToAll, bytes)});
 }
 
 void recut_exchanges(const DecidedCall& call, std::vector<Exchange>& exchanges) {
