@@ -4,12 +4,12 @@
 #include <trireme/base/error.h>
 #include <trireme/cluster/operator_time.h>
 #include <trireme/cluster/units.h>
+#include <trireme/plan/rank_groups.h>
 #include <trireme/predict/buckets.h>
 #include <trireme/predict/element_bytes.h>
 #include <trireme/predict/memory_walk.h>
 #include <trireme/predict/predictable_plan.h>
 #include <trireme/predict/rank_activations.h>
-#include <trireme/predict/rank_groups.h>
 #include <trireme/predict/simulated_step.h>
 #include <trireme/predict/stage_pass.h>
 #include <trireme/predict/stage_work.h>

@@ -6,9 +6,9 @@
 #include <trireme/cluster/cluster.h>
 #include <trireme/parallel/record/module_record.h>
 #include <trireme/plan/plan.h>
+#include <trireme/plan/rank_groups.h>
 #include <trireme/predict/buckets.h>
 #include <trireme/predict/predict.h>
-#include <trireme/predict/rank_groups.h>
 
 #include <cstdint>
 #include <span>

@@ -3,9 +3,9 @@
 
 #include <trireme/cluster/operator_time.h>
 #include <trireme/cluster/units.h>
+#include <trireme/plan/rank_groups.h>
 #include <trireme/predict/element_bytes.h>
 #include <trireme/predict/memory_walk.h>
-#include <trireme/predict/rank_groups.h>
 #include <trireme/predict/stage_work.h>
 #include <trireme/predict/step_costs.h>
 
@@ -74,7 +74,7 @@ const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t r
   Plan plan = training_.base;
   plan.mesh = {{kStageAxis, ranks_ / tensor}, {"tensor", tensor}};
   plan.micro_batches = 1;
-  const predict::RankGroups groups(plan, cluster_);
+  const RankGroups groups(plan, cluster_);
   predict::StepCosts costs(record, plan, cluster_, training_.options, groups);
   std::vector<double> least(record.calls.size());
   const auto kinds = kinds_in_use(cluster_);
@@ -135,7 +135,7 @@ BoundTable::Exchanges BoundTable::exchanges(const Choice& choice, const Totals& 
   if (choice.data == 1) return {};
   Plan plan;
   plan.mesh = make_plan(choice, training_, {}).mesh;
-  const predict::RankGroups groups(plan, cluster_);
+  const RankGroups groups(plan, cluster_);
   const double bytes = totals.trained / static_cast<double>(choice.pipe);
   return {.reduce = groups.seconds(
               kDataAxis,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the groups along the axes of a plan lie in a cluster.
+// Where the groups along the axes of a plan lie in a cluster, for predictions and for the links by
+// which layouts are chosen.
 #pragma once
 
 #include <trireme/cluster/cluster.h>
+#include <trireme/cluster/collective_links.h>
 #include <trireme/cluster/collective_time.h>
 #include <trireme/plan/plan.h>
 
@@ -11,9 +13,10 @@
 #include <string>
 #include <utility>
 
-namespace trireme::predict {
+namespace trireme {
 
-/// The mesh of a plan on a cluster.
+/// The mesh of a plan on a cluster. Ranks lie on devices in order, host by host. Refers to its
+/// arguments, which must outlive it. Not thread-safe.
 class RankGroups {
  public:
   /// @param plan has a mesh.
@@ -35,6 +38,8 @@ class RankGroups {
   /// Does the same for groups of every `step`-th rank along the axis.
   double seconds_of_every(const std::string& axis, std::int64_t step, Collective collective,
                           double bytes) const;
+  /// Returns the links along an axis. They are those of its first group, as all times are.
+  cluster::CollectiveLinks links(const std::string& axis) const;
   /// Returns the computing power that collectives along an axis take while they run.
   double compute_share(const std::string& axis) const;
   /// Returns the time of a message between two coordinates along `pipe`.
@@ -51,4 +56,4 @@ class RankGroups {
   mutable std::map<std::pair<std::int64_t, std::int64_t>, cluster::GroupShape> shapes_;
 };
 
-}  // namespace trireme::predict
+}  // namespace trireme

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/predict/rank_groups.h>
+#include <trireme/plan/rank_groups.h>
 
 #include <algorithm>
 
-namespace trireme::predict {
+namespace trireme {
 namespace {
 
 // Products in fp32 and half precision decide which kind is slow.
@@ -55,6 +55,10 @@ double RankGroups::seconds_of_every(const std::string& axis, std::int64_t step,
                           shape(size(axis) / step, stride(axis) * step));
 }
 
+cluster::CollectiveLinks RankGroups::links(const std::string& axis) const {
+  return cluster::collective_links(cluster_, shape(size(axis), stride(axis)));
+}
+
 double RankGroups::compute_share(const std::string& axis) const {
   return cluster::compute_share(cluster_, shape(size(axis), stride(axis)));
 }
@@ -87,4 +91,4 @@ const cluster::DeviceKind& RankGroups::slowest_device(std::int64_t stage_rank) c
   return slowest == nullptr ? cluster_.devices.front() : *slowest;
 }
 
-}  // namespace trireme::predict
+}  // namespace trireme
