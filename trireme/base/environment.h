@@ -91,6 +91,11 @@ struct Settings {
   /// that holds the request and takes the record of the step. Empty otherwise.
   std::filesystem::path predict_folder;
 
+  /// TRIREME_CLUSTER: the description of the cluster by whose links layouts are chosen: the name of
+  /// one that comes with Trireme, or a file (cluster/cluster_file.h). `trireme run --cluster` sets
+  /// it. By default all links are the default Link (cluster/collective_cost.h).
+  std::string cluster;
+
   /// The folder that caches measurements of this machine: `trireme` in XDG_CACHE_HOME, or in
   /// `~/.cache`. Empty if neither XDG_CACHE_HOME nor HOME is set.
   std::filesystem::path cache_folder;

@@ -187,6 +187,14 @@ Cluster read_cluster(const std::string& name_or_file) {
   return cluster;
 }
 
+std::string absolute_cluster_name(const std::string& name_or_file) {
+  const auto texts = known_cluster_texts();
+  if (std::ranges::find(texts, name_or_file, &KnownCluster::name) != texts.end()) {
+    return name_or_file;
+  }
+  return std::filesystem::absolute(name_or_file).string();
+}
+
 Cluster parse_cluster(const std::string& text, const std::string& origin) {
   Cluster cluster;
   config::Configuration(cluster).read_text(text, origin);

@@ -36,6 +36,10 @@ std::vector<std::string> known_clusters();
 /// name.
 Cluster read_cluster(const std::string& name_or_file);
 
+/// Returns a text that names the same description in another working folder: the name itself if it
+/// is that of a known description, otherwise the absolute path of the file.
+std::string absolute_cluster_name(const std::string& name_or_file);
+
 /// Returns the description in a TOML text. Throws as read_cluster.
 /// @param origin names the text in messages.
 Cluster parse_cluster(const std::string& text, const std::string& origin);

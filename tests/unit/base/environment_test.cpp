@@ -54,6 +54,7 @@ TEST(Settings, HaveTheirDocumentedDefaults) {
   EXPECT_EQ(settings.leaders, 0);
   EXPECT_EQ(settings.allreduce_streams, 1);
   EXPECT_EQ(settings.tensor_memory, "auto");
+  EXPECT_EQ(settings.cluster, "");
 }
 
 TEST(Settings, ComeFromTheirVariables) {
@@ -65,6 +66,7 @@ TEST(Settings, ComeFromTheirVariables) {
                                            {"TRIREME_LEADERS", "2"},
                                            {"TRIREME_ALLREDUCE_STREAMS", "3"},
                                            {"TRIREME_TENSOR_MEMORY", "libtorch"},
+                                           {"TRIREME_CLUSTER", "a100-80"},
                                            {"TRIREME_CHECK", "values"}}));
   EXPECT_EQ(settings.timeout, seconds(7));
   EXPECT_EQ(settings.engine, "gloo");
@@ -73,6 +75,7 @@ TEST(Settings, ComeFromTheirVariables) {
   EXPECT_EQ(settings.leaders, 2);
   EXPECT_EQ(settings.allreduce_streams, 3);
   EXPECT_EQ(settings.tensor_memory, "libtorch");
+  EXPECT_EQ(settings.cluster, "a100-80");
   EXPECT_TRUE(settings.check_values);
 }
 

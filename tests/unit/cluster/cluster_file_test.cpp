@@ -208,6 +208,13 @@ TEST_F(ClusterFile, SuggestsTheNameThatWasMeant) {
               AllOf(HasSubstr("there is no cluster ''"), Not(HasSubstr("did you mean"))));
 }
 
+TEST_F(ClusterFile, HasANameForOtherFolders) {
+  EXPECT_EQ(absolute_cluster_name("a100-80"), "a100-80");
+  EXPECT_EQ(absolute_cluster_name("lab.toml"), std::filesystem::absolute("lab.toml").string());
+  EXPECT_EQ(absolute_cluster_name("./a100-80"), std::filesystem::absolute("./a100-80").string());
+  EXPECT_EQ(absolute_cluster_name("/a/lab.toml"), "/a/lab.toml");
+}
+
 TEST_F(ClusterFile, ThatCannotBeReadIsNamed) {
   EXPECT_THAT(test::message_of<ConfigError>([&] { (void)read_cluster(folder().path()); }),
               HasSubstr("cannot read the configuration file " + folder().path().string()));
