@@ -45,12 +45,12 @@ Plan read_plan(const PredictTask& task, const ParameterLayouts& tensor_layouts) 
   return plan;
 }
 
-StepRecord record_model(const PredictTask& task) {
+StepRecord record_model(const PredictTask& task, const cluster::Cluster& cluster) {
   const PredictedModel model =
       make_predicted_model(task.model, task.model_settings, task.rows, dtype_of(task.dtype));
   StepRecord record{.plan = read_plan(task, model.tensor_layouts)};
-  record.module = record_module(*model.module, record.plan,
-                                [&] { return model.forward(model.inputs).front(); });
+  record.module = record_module(
+      *model.module, record.plan, [&] { return model.forward(model.inputs).front(); }, &cluster);
   return record;
 }
 
@@ -117,7 +117,7 @@ int do_predict_task(const PredictTask& task) {
   if (!task.validate.empty()) return validate_predictions(task.validate, task.fit);
   const cluster::Cluster cluster = cluster::read_cluster(task.cluster);
   const auto [plan, module, optimizer] =
-      task.record_file.empty() ? record_model(task) : read_step_record(task.record_file);
+      task.record_file.empty() ? record_model(task, cluster) : read_step_record(task.record_file);
   if (!task.record_file.empty() && !optimizer) {
     warn("the program asked for a value, such as that of its loss, before its optimizer stepped; ",
          task.optimizer, " is assumed (--optimizer)");

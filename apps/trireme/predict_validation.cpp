@@ -137,18 +137,19 @@ PreparedCase prepare(const PublishedCase& published) {
       make_predicted_model(published.family, published.model_settings(), published.micro_batch,
                            dtype_of(published.dtype));
   PreparedCase prepared = {.published = published, .plan = plan_of(published, model)};
+  prepared.cluster = published.cluster();
   std::optional<UnfusedAttention> unfused;
   if (!published.has_fused_attention) unfused.emplace();
-  prepared.record =
-      predict::fuse_elements(record_module(*model.module, prepared.plan,
-                                           [&] { return model.forward(model.inputs).front(); }),
-                             published.elements);
+  prepared.record = predict::fuse_elements(
+      record_module(
+          *model.module, prepared.plan, [&] { return model.forward(model.inputs).front(); },
+          &prepared.cluster),
+      published.elements);
   if (published.zero_level == 3) gather_by_block(prepared.record, prepared.plan);
   prepared.training = {.has_float32_gradients = published.zero_level == 0,
                        .optimizer_kernels = 0,
                        .reduces_each_micro_batch = published.zero_level >= 2,
                        .gathers_ahead_in_backward = published.gathers_ahead_in_backward};
-  prepared.cluster = published.cluster();
   if (published.recompute == "some_blocks") recompute_what_is_needed(prepared);
   return prepared;
 }

@@ -45,7 +45,8 @@ RecordedProgram::RecordedProgram(const PredictTask& task, const std::vector<std:
   options.command = program;
   options.processes = 1;
   options.output = launch::Output::kNone;
-  options.environment = {{"TRIREME_PREDICT", folder_.string()},
+  options.environment = {{"TRIREME_CLUSTER", cluster::absolute_cluster_name(task.cluster)},
+                         {"TRIREME_PREDICT", folder_.string()},
                          {"TRIREME_PREDICT_RANK", "0"},
                          {"TRIREME_PREDICT_RANKS", std::to_string(task.ranks)},
                          {"TRIREME_PREDICT_LOCAL_RANK", "0"},

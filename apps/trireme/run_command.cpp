@@ -2,6 +2,7 @@
 #include <apps/trireme/run_command.h>
 
 #include <trireme/base/error.h>
+#include <trireme/cluster/cluster_file.h>
 #include <trireme/launch/run/run.h>
 
 #include <CLI/CLI.hpp>
@@ -52,6 +53,7 @@ struct Arguments {
   std::int64_t grace_seconds = 5;
   std::int64_t linger_seconds = 300;
   std::vector<std::string> variables;
+  std::string cluster;
   bool dry_run = false;
 };
 
@@ -99,6 +101,11 @@ void add_options(CLI::App& command, Arguments& arguments) {
                   "Environment variable for all ranks; may be given several times")
       ->option_text("NAME=VALUE")
       ->allow_extra_args(false);
+  command
+      .add_option("--cluster", arguments.cluster,
+                  "Description of the cluster by whose links layouts are chosen, as for trireme "
+                  "predict: a name, or a TOML file (default: TRIREME_CLUSTER, or none)")
+      ->option_text("NAME");
   command.add_flag("--dry-run", arguments.dry_run, "Print what would run, without starting it");
   add_horovodrun_options(command, arguments.horovodrun);
 }
@@ -129,6 +136,14 @@ std::vector<std::pair<std::string, std::string>> split_variables(
     variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   return variables;
+}
+
+// Names the description to the ranks, if one was given. Reading it here shows its mistakes and
+// warnings once, before anything is started.
+void give_cluster(const std::string& name, launch::RunOptions& options) {
+  if (name.empty()) return;
+  static_cast<void>(cluster::read_cluster(name));
+  options.environment.emplace_back("TRIREME_CLUSTER", cluster::absolute_cluster_name(name));
 }
 
 // Limits a time, so that conversions to smaller units cannot overflow.
@@ -166,6 +181,7 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail
     launch::RunOptions& options = arguments->options;
     options.command = program_of(*command, program_tail);
     options.environment = split_variables(arguments->variables);
+    give_cluster(arguments->cluster, options);
     if (command->count("--timeout") > 0)
       options.timeout = std::chrono::seconds(arguments->timeout_seconds);
     apply_horovodrun_options(arguments->horovodrun, options);

@@ -50,7 +50,9 @@ def sweep(num_ranks, model, plan):
         programs={
             "predicted": Program((BIN / "bench_predict", *words, "--ranks", num_ranks, "--predict",
                                   description(num_ranks)), figures),
-            "measured": Program(trireme_run(num_ranks, BIN / "bench_predict", *words), figures, TERMS),
+            # Layouts are chosen by the same links as in the prediction.
+            "measured": Program(trireme_run(num_ranks, BIN / "bench_predict", *words), figures,
+                                {**TERMS, "TRIREME_CLUSTER": str(description(num_ranks))}),
         },
         comparisons=(
             Comparison(case=name, ours_key="step_time", peer_key="step_time", metric="step_time_error", unit="ms",

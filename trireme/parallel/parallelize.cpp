@@ -11,6 +11,7 @@
 #include <trireme/parallel/parallelized_impl.h>
 #include <trireme/parallel/pipeline/module_claim.h>
 #include <trireme/parallel/record/predicted_step.h>
+#include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/parallel/tensor_parallel/plan_meshes.h>
 #include <trireme/parallel/zero/tensor_access.h>
 #include <trireme/plan/check_plan.h>
@@ -24,6 +25,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
+#include <string>
 #include <unordered_set>
 
 namespace trireme {
@@ -240,11 +243,15 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
     impl->data_group = group;
     return impl;
   }
+  std::optional<cluster::Cluster> cluster;
+  std::string compared;
   detail::succeed_together(group, "take the plan", [&] {
     check_plan(plan, {.ranks = group.size(), .entry = PlanEntry::kParallelize});
     check_names(plan, contents.parameters);
+    cluster = detail::cluster_of_environment();
+    compared = to_string(plan) + detail::line_of(cluster);
   });
-  detail::check_same_text("plan", to_string(plan), group);
+  detail::check_same_text("plan", compared, group, detail::kSamePlanHint);
   mark_sparse(plan, contents.parameters);
   detail::succeed_together(group, "take the module", [&] {
     check_parameters(contents.parameters);
@@ -264,6 +271,10 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   impl->whole = meshes.whole;
   if (impl->mesh.defined()) {
     detail::succeed_together(group, "distribute the module", [&] {
+      if (cluster) {
+        detail::set_links(impl->mesh, plan, *cluster);
+        detail::set_links(impl->whole, plan, *cluster);
+      }
       detail::check_can_distribute(contents.module, contents.parameters, impl->mesh, plan.layouts);
     });
     detail::distribute(*contents.module, impl->mesh, plan.layouts);

@@ -458,13 +458,13 @@ SimulatedStep simulate_step(ModuleRef module, const Plan& plan, const cluster::C
                             const std::function<at::Tensor()>& forward,
                             const TrainingOptions& options) {
   check_predictable(plan);
-  return simulate_step(record_module(module, plan, forward), plan, cluster, options);
+  return simulate_step(record_module(module, plan, forward, &cluster), plan, cluster, options);
 }
 
 Prediction predict(ModuleRef module, const Plan& plan, const cluster::Cluster& cluster,
                    const std::function<at::Tensor()>& forward, const TrainingOptions& options) {
   check_predictable(plan);
-  return predict(record_module(module, plan, forward), plan, cluster, options);
+  return predict(record_module(module, plan, forward, &cluster), plan, cluster, options);
 }
 
 }  // namespace trireme::predict

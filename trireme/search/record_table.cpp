@@ -32,11 +32,12 @@ std::vector<at::Tensor> inputs_of_rows(const std::vector<at::Tensor>& inputs, st
 
 ModuleRecord RecordTable::exact_record(std::int64_t tensor, std::int64_t rows) const {
   Plan plan = training_.base;
-  plan.mesh = {{"tensor", tensor}};
+  // `tensor` is the last axis of every plan, so that its groups lie in the cluster as here.
+  plan.mesh = {{kDataAxis, ranks_ / tensor}, {"tensor", tensor}};
   plan.layouts = tensor > 1 ? training_.tensor_layouts : keep_whole("*");
   const std::vector<at::Tensor> inputs = inputs_of_rows(training_.inputs, rows);
-  ModuleRecord record =
-      record_module(training_.module, plan, [&] { return training_.forward(inputs).front(); });
+  ModuleRecord record = record_module(
+      training_.module, plan, [&] { return training_.forward(inputs).front(); }, &cluster_);
   return training_.transform ? training_.transform(std::move(record)) : record;
 }
 

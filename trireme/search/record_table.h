@@ -17,7 +17,10 @@ namespace trireme::search {
 class RecordTable {
  public:
   /// @param training must outlive the table.
-  explicit RecordTable(const Training& training) : training_(training) {}
+  /// @param cluster by whose links layouts are chosen; it has one device for each rank, and must
+  /// outlive the table.
+  RecordTable(const Training& training, std::int64_t ranks, const cluster::Cluster& cluster)
+      : training_(training), ranks_(ranks), cluster_(cluster) {}
 
   /// Returns the record of a micro-batch of `rows` rows whose parameters are laid out over `tensor`
   /// ranks. The reference is valid as long as the table. Throws UsageError as record_module.
@@ -32,6 +35,8 @@ class RecordTable {
   };
 
   const Training& training_;
+  std::int64_t ranks_;
+  const cluster::Cluster& cluster_;
   std::map<std::int64_t, Pair> pairs_;  // by the size of `tensor`
   std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> records_;
 };

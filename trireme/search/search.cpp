@@ -36,7 +36,7 @@ class Search {
         constraints_(constraints),
         options_(options),
         repeated_(repeated_modules(training.module)),
-        records_(training),
+        records_(training, ranks, cluster_),
         bounds_(training, cluster_, ranks, repeated_, records_) {
     cluster::check_cluster(cluster_);
   }

@@ -77,6 +77,24 @@ TEST(CommandLine, DryRunPrintsWhatWouldRunAndStartsNothing) {
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
+TEST(CommandLine, NamesTheClusterToTheRanks) {
+  const TemporaryFolder folder;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  test::write_file("lab.toml",
+                   "name = \"lab\"\n[[devices]]\nname = \"cpu\"\nmemory_gib = 4\n"
+                   "memory_gb_per_s = 10\nteraflops = { float32 = 1 }\n"
+                   "[[hosts]]\ncount = 1\ndevice = \"cpu\"\n");
+  for (const auto& [given, named] :
+       {std::pair<std::string, std::string>{"a100-80", "a100-80"},
+        {"lab.toml", std::filesystem::absolute("lab.toml").string()}}) {
+    Launched trireme({"run", "-n", "1", "--cluster", given, "--dry-run", "true"});
+    EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+    EXPECT_THAT(trireme.output, HasSubstr("TRIREME_CLUSTER=" + named + " "));
+  }
+  std::filesystem::current_path(before);
+}
+
 TEST(CommandLine, HasHelpAndVersion) {
   for (const Words& words : {Words{"--help"}, {"run", "--help"}, {"--version"}}) {
     Launched trireme(words);
@@ -145,6 +163,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{{"run", "--bind", "socket", "true"}, "'socket', expected one of core, none"},
         Mistake{{"run", "--output", "some", "true"}, "'some', expected one of first, all, none"},
         Mistake{{"run", "--env", "A", "true"}, "--env is 'A', expected NAME=VALUE"},
+        Mistake{{"run", "--cluster", "a100-08", "true"},
+                "there is no cluster 'a100-08' and no file of this name"},
         Mistake{{"run", "--env", "RANK=1", "true"},
                 "--env sets RANK to '1', which trireme run sets itself"},
         Mistake{{"bench"}, "trireme bench was given no command\n  hint: the commands are comm"},

@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <string>
 
@@ -88,8 +89,10 @@ int main(int argc, char** argv) try {
   const auto world = trireme::init();
   at::Tensor count = torch::ones({1}, at::kLong);
   trireme::comm::all_reduce(count, world.group);
+  const char* const cluster = std::getenv("TRIREME_CLUSTER");
   std::cout << world.launcher << ": rank " << world.rank << " of " << world.size << ", counted "
-            << count.item<std::int64_t>() << std::endl;
+            << count.item<std::int64_t>() << ", on " << (cluster == nullptr ? "" : cluster)
+            << std::endl;
   if (mode == "fail") throw trireme::UsageError("this program fails", "");
   if (mode == "step") {
     run_step(world);

@@ -75,6 +75,8 @@ TEST(PredictedProgram, HasOnlyPlansThatItCouldRun) {
 TEST(PredictedProgram, SaysWhatIsWrong) {
   EXPECT_THAT(predict("", "fail"), testing::Field(&Finished::code, 3));
   EXPECT_THAT(predict("", "fail").output, HasSubstr("this program fails"));
+  // A program chooses layouts by the links of the cluster.
+  EXPECT_THAT(predict("--cluster h100-80", "fail").output, HasSubstr(", on h100-80\n"));
   EXPECT_THAT(predict("", "alone").output, HasSubstr("has ended without a training step"));
   EXPECT_THAT(predict("", "value").output,
               HasSubstr("an operator that needs values before the first training step"));

@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tests/one_host.h>
 #include <torch/torch.h>
 
 #include <string>
@@ -142,6 +143,23 @@ TEST(Predict, MoreRanksAlongTensorHoldLess) {
   EXPECT_GT(cut.parts.layouts, 0);
   EXPECT_LT(cut.memory[0].parameters, 0.5 * whole.memory[0].parameters);
   EXPECT_LT(cut.flops_per_rank, 0.4 * whole.flops_per_rank);
+}
+
+// The record of the module is made for the cluster of the prediction.
+TEST(Predict, ChoosesLayoutsByTheLinksOfTheCluster) {
+  using torch::nn::Linear;
+  using torch::nn::LinearOptions;
+  torch::nn::Sequential model(Linear(LinearOptions(256, 256).bias(false)), torch::nn::ReLU(),
+                              Linear(LinearOptions(256, 256).bias(false)));
+  const auto forward = [&] { return model->forward(torch::ones({80, 256})).square().mean(); };
+  const Plan plan = {.mesh = {{"tensor", 4}}, .layouts = {{"*.weight", {{"tensor", Shard{0}}}}}};
+  const cluster::Cluster slow = test::one_host(0.05);
+  const auto layouts_of = [&](const ModuleRecord& record) {
+    return predict::predict(record, plan, slow).parts.layouts;
+  };
+  const double predicted = predict::predict(model, plan, slow, forward).parts.layouts;
+  EXPECT_DOUBLE_EQ(predicted, layouts_of(record_module(model, plan, forward, &slow)));
+  EXPECT_NE(predicted, layouts_of(record_module(model, plan, forward)));
 }
 
 TEST(Predict, RefusesWhatItDoesNotKnow) {

@@ -7,8 +7,11 @@
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/record/module_dry_run.h>
+#include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 #include <trireme/plan/check_plan.h>
+#include <trireme/plan/rank_groups.h>
+#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/dry_run/results.h>
 
@@ -17,6 +20,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace trireme {
@@ -67,8 +71,13 @@ double bytes_of(const NamedTensor& item) {
 
 class DataAxis {
  public:
-  DataAxis(const Plan& plan, std::vector<ExplainedCommunication>& lines)
-      : plan_(plan), lines_(lines), ranks_(data_ranks(plan, 1)) {}
+  DataAxis(const Plan& plan, const std::optional<cluster::Cluster>& described,
+           std::vector<ExplainedCommunication>& lines)
+      : plan_(plan), lines_(lines), ranks_(data_ranks(plan, 1)) {
+    if (!described) return;
+    cluster_ = detail::cluster_for(plan, *described);
+    groups_.emplace(plan_, *cluster_);
+  }
 
   /// Adds the exchanges of gradients.
   /// @param gradients this rank's parts, in the order in which backward computes them.
@@ -109,31 +118,44 @@ class DataAxis {
                      names.size() > 1 ? join_message(" and ", names.size() - 1, " more") : "");
     const char* asked_by = "ranks along data have other data";
     if (bucket.kind == 0) {
-      add(Collective::kAllReduce, is_halved ? bytes / 2 : bytes, ranks_, what, asked_by);
+      add(Collective::kAllReduce, is_halved ? bytes / 2 : bytes, {.ranks = ranks_}, what, asked_by);
       return;
     }
     const std::int64_t cut = plan_.shard_ranks == 0 ? ranks_ : plan_.shard_ranks;
     const auto parts = static_cast<double>(cut);
-    add(Collective::kReduceScatter, is_halved ? bytes / 2 : bytes, cut, what, asked_by);
-    add(Collective::kAllReduce, bytes / parts, ranks_ / cut, what, asked_by);
+    add(Collective::kReduceScatter, is_halved ? bytes / 2 : bytes, {.ranks = cut}, what, asked_by);
+    add(Collective::kAllReduce, bytes / parts, {.ranks = ranks_ / cut, .every = cut}, what,
+        asked_by);
     const std::string parameters = "parameters" + what.substr(std::string_view("gradients").size());
     // Without a limit of gathered buckets, those of forward stay whole for backward.
     const int times = bucket.kind == 3 && plan_.gathered_buckets > 0 ? 2 : 1;
     for (int i = 0; i < times; ++i) {
-      add(Collective::kAllGather, bytes, cut, parameters,
+      add(Collective::kAllGather, bytes, {.ranks = cut}, parameters,
           bucket.kind < 3 ? "each rank steps a part of them (ZeRO)"
           : i == 0        ? "forward needs them whole (ZeRO level 3)"
                           : "backward needs them whole (ZeRO level 3)");
     }
   }
 
-  void add(Collective collective, double bytes, std::int64_t ranks, const std::string& what,
+  // Ranks along data that communicate: some consecutive ones, or every n-th of all.
+  struct Some {
+    std::int64_t ranks = 1;
+    std::int64_t every = 1;
+  };
+
+  double seconds_of(Collective collective, double bytes, const Some& some) const {
+    if (!groups_) return seconds(collective, bytes, some.ranks);
+    return some.every > 1 ? groups_->seconds_of_every(kDataAxis, some.every, collective, bytes)
+                          : groups_->seconds_of_part(kDataAxis, some.ranks, collective, bytes);
+  }
+
+  void add(Collective collective, double bytes, const Some& some, const std::string& what,
            const char* asked_by) {
-    if (ranks == 1) return;
+    if (some.ranks == 1) return;
     lines_.push_back({.collective = detail::name_of(collective),
                       .axis = kDataAxis,
-                      .bytes = bytes_sent(collective, bytes, ranks),
-                      .seconds = seconds(collective, bytes, ranks),
+                      .bytes = bytes_sent(collective, bytes, some.ranks),
+                      .seconds = seconds_of(collective, bytes, some),
                       .tensor = what,
                       .asked_by = asked_by});
   }
@@ -141,6 +163,8 @@ class DataAxis {
   const Plan& plan_;
   std::vector<ExplainedCommunication>& lines_;
   std::int64_t ranks_;
+  std::optional<cluster::Cluster> cluster_;
+  std::optional<RankGroups> groups_;  // on `cluster_`
 };
 
 // -- the whole ---------------------------------------------------------------------------------
@@ -149,7 +173,8 @@ void add_gradients(Explanation& explanation, const Plan& plan,
                    const std::vector<NamedTensor>& parameters,
                    const std::vector<DistributedParameter>& given,
                    const std::vector<detail::DryRunGradient>& gradients,
-                   const detail::Reasons& reasons) {
+                   const detail::Reasons& reasons,
+                   const std::optional<cluster::Cluster>& described) {
   std::vector<NamedTensor> parts;
   for (const detail::DryRunGradient& gradient : gradients) {
     const NamedTensor& parameter = parameters[gradient.parameter];
@@ -164,7 +189,7 @@ void add_gradients(Explanation& explanation, const Plan& plan,
   }
   // Backward computes the gradients of the last layers first.
   std::ranges::reverse(parts);
-  DataAxis(plan, explanation.gradients).explain(parts);
+  DataAxis(plan, described, explanation.gradients).explain(parts);
 }
 
 void add_memory(Explanation& explanation, const std::vector<NamedTensor>& tensors,
@@ -194,6 +219,11 @@ Explanation explain(ModuleRef holder, const Plan& plan, const std::function<at::
   Explanation explanation;
   explanation.mesh = mesh_of(plan, mesh);
   explanation.axes = plan.mesh;
+  const std::optional<cluster::Cluster> described = detail::cluster_of_environment();
+  // A mesh of a module that was made parallel has its links already.
+  if (described && !tensor::has_axis_links(explanation.mesh)) {
+    detail::set_links(explanation.mesh, plan, *described);
+  }
   const std::vector<NamedTensor> tensors = detail::parameters_and_buffers(module);
   const std::vector<DistributedParameter> given =
       planned_layouts(module, explanation.mesh, plan.layouts);
@@ -203,7 +233,7 @@ Explanation explain(ModuleRef holder, const Plan& plan, const std::function<at::
 
   const detail::ModuleDryRun recorded = detail::dry_run_module(tensors, layouts, forward);
   const detail::Reasons reasons(recorded.calls, plan);
-  add_gradients(explanation, plan, tensors, given, recorded.gradients, reasons);
+  add_gradients(explanation, plan, tensors, given, recorded.gradients, reasons, described);
   for (std::size_t i = 0; i < recorded.calls.size(); ++i) {
     explanation.operators.push_back({.call = recorded.calls[i],
                                      .communication = reasons.of_call(static_cast<int>(i)),

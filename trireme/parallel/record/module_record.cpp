@@ -3,6 +3,7 @@
 
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/record/module_dry_run.h>
+#include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 #include <trireme/tensor/layout.h>
 #include <trireme/tensor/redistribution/redistribution.h>
@@ -36,6 +37,12 @@ std::vector<MeshAxis> axes_of_layouts(const Plan& plan) {
   });
   if (axes.empty()) axes.push_back({"tensor", 1});
   return axes;
+}
+
+DeviceMesh mesh_of_layouts(const Plan& plan, const cluster::Cluster* cluster) {
+  DeviceMesh mesh = DeviceMesh::unconnected(axes_of_layouts(plan));
+  if (cluster != nullptr) detail::set_links(mesh, plan, *cluster);
+  return mesh;
 }
 
 double elements_of(c10::ArrayRef<std::int64_t> sizes) {
@@ -322,9 +329,10 @@ void add_parameters(LaidOutModule& laid_out) {
 
 }  // namespace
 
-LaidOutModule lay_out_module(ConstModuleRef holder, const Plan& plan) {
+LaidOutModule lay_out_module(ConstModuleRef holder, const Plan& plan,
+                             const cluster::Cluster* cluster) {
   const torch::nn::Module& module = *holder;
-  LaidOutModule laid_out{.mesh = DeviceMesh::unconnected(axes_of_layouts(plan)),
+  LaidOutModule laid_out{.mesh = mesh_of_layouts(plan, cluster),
                          .tensors = detail::parameters_and_buffers(module)};
   for (const DistributedParameter& given : planned_layouts(module, laid_out.mesh, plan.layouts)) {
     laid_out.layouts.push_back(given.layout);
@@ -333,9 +341,9 @@ LaidOutModule lay_out_module(ConstModuleRef holder, const Plan& plan) {
   return laid_out;
 }
 
-LaidOutModule lay_out_tensors(std::vector<detail::NamedTensor> tensors, const Plan& plan) {
-  LaidOutModule laid_out{.mesh = DeviceMesh::unconnected(axes_of_layouts(plan)),
-                         .tensors = std::move(tensors)};
+LaidOutModule lay_out_tensors(std::vector<detail::NamedTensor> tensors, const Plan& plan,
+                              const cluster::Cluster* cluster) {
+  LaidOutModule laid_out{.mesh = mesh_of_layouts(plan, cluster), .tensors = std::move(tensors)};
   laid_out.layouts.assign(laid_out.tensors.size(), Layout::replicated(laid_out.mesh));
   add_parameters(laid_out);
   return laid_out;
@@ -352,8 +360,9 @@ ModuleRecord make_record(const LaidOutModule& laid_out, const detail::ModuleDryR
 }
 
 ModuleRecord record_module(ModuleRef module, const Plan& plan,
-                           const std::function<at::Tensor()>& forward) {
-  const LaidOutModule laid_out = lay_out_module(*module, plan);
+                           const std::function<at::Tensor()>& forward,
+                           const cluster::Cluster* cluster) {
+  const LaidOutModule laid_out = lay_out_module(*module, plan, cluster);
   return make_record(laid_out, detail::dry_run_module(laid_out.tensors, laid_out.layouts, forward));
 }
 

@@ -4,6 +4,7 @@
 // Predictions and the search for plans start from it.
 #pragma once
 
+#include <trireme/cluster/cluster.h>
 #include <trireme/cluster/collective_cost.h>
 #include <trireme/cluster/operator_time.h>
 #include <trireme/graph/module_ref.h>
@@ -87,10 +88,14 @@ struct LaidOutModule {
 };
 
 /// Lays out a module along the axes of the plan other than `data` and `pipe`. Throws UsageError as
-/// planned_layouts.
-LaidOutModule lay_out_module(ConstModuleRef module, const Plan& plan);
+/// planned_layouts, and as detail::cluster_for.
+/// @param cluster the cluster by whose links a dry run chooses layouts, as a run does where
+/// TRIREME_CLUSTER names it. Null: the default Link.
+LaidOutModule lay_out_module(ConstModuleRef module, const Plan& plan,
+                             const cluster::Cluster* cluster);
 /// Does the same for tensors without a module, which are whole on every rank.
-LaidOutModule lay_out_tensors(std::vector<detail::NamedTensor> tensors, const Plan& plan);
+LaidOutModule lay_out_tensors(std::vector<detail::NamedTensor> tensors, const Plan& plan,
+                              const cluster::Cluster* cluster);
 
 /// Returns the record of a dry run over such tensors.
 ModuleRecord make_record(const LaidOutModule& laid_out, const detail::ModuleDryRun& dry_run);
@@ -100,8 +105,10 @@ ModuleRecord make_record(const LaidOutModule& laid_out, const detail::ModuleDryR
 /// have no memory (trireme::deferred). Not collective.
 /// @param forward runs one micro-batch of the rows that one rank along `data` has, and returns the
 /// loss, as for trireme::explain.
-/// Throws UsageError as trireme::explain.
+/// @param cluster as for lay_out_module().
+/// Throws UsageError as trireme::explain and lay_out_module().
 ModuleRecord record_module(ModuleRef module, const Plan& plan,
-                           const std::function<at::Tensor()>& forward);
+                           const std::function<at::Tensor()>& forward,
+                           const cluster::Cluster* cluster = nullptr);
 
 }  // namespace trireme

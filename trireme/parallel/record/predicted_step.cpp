@@ -7,6 +7,7 @@
 #include <trireme/comm/world.h>
 #include <trireme/parallel/init/construction.h>
 #include <trireme/parallel/init/deferred.h>
+#include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 
@@ -82,8 +83,10 @@ const Plan& PredictedStep::begin(const torch::nn::Module* module,
                      "predict a program that trains one module, or register both in one");
   }
   plan_ = plan_for(of_program, group.size(), entry);
-  laid_out_ = module == nullptr ? lay_out_tensors(std::move(parameters), plan_)
-                                : lay_out_module(*module, plan_);
+  const std::optional<cluster::Cluster> described = cluster_of_environment();
+  const cluster::Cluster* const cluster = described ? &*described : nullptr;
+  laid_out_ = module == nullptr ? lay_out_tensors(std::move(parameters), plan_, cluster)
+                                : lay_out_module(*module, plan_, cluster);
   micro_batches_left_ = std::max<std::int64_t>(plan_.micro_batches, 1);
   std::vector<at::Tensor> all;
   for (const NamedTensor& item : laid_out_->tensors) all.push_back(item.tensor);

@@ -41,7 +41,8 @@ class PredictedStep {
   Plan plan_for(const Plan& of_program, int ranks, PlanEntry entry = PlanEntry::kAny) const;
 
   /// Lays out a module, or parameters without one, as plan_for() says, and returns that plan.
-  /// Throws UsageError also as lay_out_module, and for a second module.
+  /// Layouts are chosen by the links of the cluster that TRIREME_CLUSTER names. Throws UsageError
+  /// also as lay_out_module, and for a second module, and ConfigError as cluster_of_environment.
   const Plan& begin(const torch::nn::Module* module, std::vector<NamedTensor> parameters,
                     const Plan& of_program, const comm::Group& group, PlanEntry entry);
 

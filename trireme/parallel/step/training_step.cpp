@@ -16,6 +16,7 @@
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 #include <trireme/parallel/record/predicted_step.h>
 #include <trireme/parallel/step/training_step_impl.h>
+#include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/plan/check_plan.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -26,6 +27,8 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace trireme {
@@ -165,6 +168,8 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   PlanUse use = {.ranks = group.size(), .entry = PlanEntry::kTrainingStep};
   // Ranks must make these checks in the same order. They throw on all ranks if they fail on one, so
   // that none waits for a rank that has thrown.
+  std::optional<cluster::Cluster> cluster;
+  std::string compared;
   detail::succeed_together(group, "take the plan and the devices", [&] {
     devices = pipeline::usable_devices(options.devices);
     const auto is_accelerator = [](at::Device item) { return !item.is_cpu(); };
@@ -173,8 +178,10 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
         devices.empty() ? is_accelerator(device) : std::ranges::all_of(devices, is_accelerator);
     check_plan(plan, use);
     check_functions(functions);
+    cluster = detail::cluster_of_environment();
+    compared = trireme::to_string(plan) + detail::line_of(cluster);
   });
-  detail::check_same_text("plan", trireme::to_string(plan), group);
+  detail::check_same_text("plan", compared, group, detail::kSamePlanHint);
   detail::check_same_text("number of devices", std::to_string(use.devices), group);
   detail::check_same_on_all_ranks(tensors, "parameter", group);
   detail::check_same_on_all_ranks(buffers, "buffer", group);
@@ -199,8 +206,10 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   const DeviceMesh mesh(group, of_group);
   const DeviceMesh of_stages = pipeline::mesh_of_stages(mesh);
   detail::ModuleLayouts layouts;
-  detail::succeed_together(group, "lay out the module",
-                           [&] { layouts = {module, of_stages, whole.layouts}; });
+  detail::succeed_together(group, "lay out the module", [&] {
+    if (cluster) detail::set_links(of_stages, whole, *cluster);
+    layouts = {module, of_stages, whole.layouts};
+  });
   impl_ = std::make_unique<Impl>(Impl{.module = module,
                                       .functions = std::move(functions),
                                       .plan = whole,
