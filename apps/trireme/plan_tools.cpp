@@ -8,6 +8,7 @@
 #include <trireme/predict/fused_elements.h>
 #include <trireme/search/search.h>
 
+#include <ATen/Parallel.h>
 #include <apps/trireme/predict_model.h>
 #include <apps/trireme/prediction_options.h>
 
@@ -31,6 +32,18 @@ search::Constraints constraints_of(const std::vector<std::string>& texts) {
   return constraints;
 }
 
+// Compares the result with the best plan under a further constraint. Says so if there is none.
+template <typename Find>
+std::string why_not(const std::string& wish, const search::SearchResult& result, const Find& find,
+                    search::Constraints constraints) {
+  try {
+    search::add_constraint(constraints, wish);
+    return compare(result, find(constraints), wish);
+  } catch (const Error& error) {  // The constraint contradicts another, or leaves no plan.
+    return join_message("why not ", wish, ":\n  ", error.what(), '\n');
+  }
+}
+
 void write_plan(const std::string& file, const Plan& plan) {
   PlanSettings settings = {.plan = plan};
   config::Configuration(settings).save(file);
@@ -39,6 +52,8 @@ void write_plan(const std::string& file, const Plan& plan) {
 }  // namespace
 
 int do_plan_task(const PlanTask& task) {
+  // Small tensors that forward computes, such as tables of positions, are not worth threads.
+  at::set_num_threads(1);
   const cluster::Cluster cluster = cluster::read_cluster(task.cluster);
   const PredictedModel model =
       make_predicted_model(task.model, task.model_settings, 1, dtype_of(task.dtype));
@@ -57,20 +72,17 @@ int do_plan_task(const PlanTask& task) {
       }};
   const search::SearchOptions options = {.seconds = task.seconds};
   const search::Constraints constraints = constraints_of(task.constraints);
+  for (const std::string& wish : task.why_not) constraints_of({wish});  // refuses it now
   const search::SearchResult result =
       search::find_plan(training, task.ranks, cluster, constraints, options);
   std::cout << (task.as_json ? to_json(result) : to_string(result));
   for (const std::string& wish : task.why_not) {
-    search::Constraints further = constraints;
-    search::add_constraint(further, wish);
-    std::string text;
-    try {
-      text =
-          compare(result, search::find_plan(training, task.ranks, cluster, further, options), wish);
-    } catch (const UsageError& error) {
-      text = join_message("why not ", wish, ":\n  ", error.what(), '\n');
-    }
-    std::cout << text;
+    std::cout << why_not(
+        wish, result,
+        [&](const search::Constraints& further) {
+          return search::find_plan(training, task.ranks, cluster, further, options);
+        },
+        constraints);
   }
   if (result.best.empty()) return 1;
   if (!task.output.empty()) {

@@ -14,6 +14,7 @@
 #include <trireme/predict/predict.h>
 #include <trireme/predict/simulated_step.h>
 
+#include <ATen/Parallel.h>
 #include <apps/trireme/predict_model.h>
 #include <apps/trireme/predict_validation.h>
 #include <apps/trireme/prediction_options.h>
@@ -114,6 +115,8 @@ void write_text(const std::string& file, const std::string& text) {
 }  // namespace
 
 int do_predict_task(const PredictTask& task) {
+  // Small tensors that forward computes, such as tables of positions, are not worth threads.
+  at::set_num_threads(1);
   if (!task.validate.empty()) return validate_predictions(task.validate, task.fit);
   const cluster::Cluster cluster = cluster::read_cluster(task.cluster);
   const auto [plan, module, optimizer] =

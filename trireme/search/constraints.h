@@ -38,7 +38,9 @@ struct Constraints {
   std::optional<std::string> schedule{};
   std::optional<std::int64_t> chunks{};
   std::optional<Recomputation> recomputation{};
-  double memory_gib = 0;  ///< that a rank may use, in GiB. 0: what its device has
+  /// Memory that a rank may use, in GiB. 0: 92 % of that of the smallest device, because what its
+  /// libraries and its allocator need is not predicted.
+  double memory_gib = 0;
 
   /// Returns the sizes that an axis may have.
   AxisRange axis(const std::string& name) const;

@@ -3,16 +3,17 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 namespace trireme::search {
 namespace {
 
-// Neither is 1, because dims of size 1 are treated apart: they are not sharded, and views drop
-// them.
-constexpr std::int64_t kFewRows = 2;
-constexpr std::int64_t kManyRows = 4;
+// The smaller number of rows that is recorded. It is not 1, because dims of size 1 are treated
+// apart (they are not sharded, and views drop them), and not less than the ranks along `tensor`,
+// because operators that shard rows would leave some of these ranks without work.
+std::int64_t few_rows(std::int64_t tensor) { return std::max<std::int64_t>(2, tensor); }
 
 std::vector<at::Tensor> inputs_of_rows(const std::vector<at::Tensor>& inputs, std::int64_t rows) {
   std::vector<at::Tensor> all;
@@ -47,9 +48,10 @@ const ModuleRecord& RecordTable::record(std::int64_t tensor, std::int64_t rows) 
   try {
     auto pair = pairs_.find(tensor);
     if (pair == pairs_.end()) {
+      const std::int64_t few = few_rows(tensor);
       pair = pairs_
-                 .emplace(tensor, Pair{.few = {kFewRows, exact_record(tensor, kFewRows)},
-                                       .many = {kManyRows, exact_record(tensor, kManyRows)}})
+                 .emplace(tensor, Pair{.few = {few, exact_record(tensor, few)},
+                                       .many = {2 * few, exact_record(tensor, 2 * few)}})
                  .first;
     }
     auto scaled = scaled_record(pair->second.few, pair->second.many, rows);

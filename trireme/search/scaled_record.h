@@ -16,9 +16,10 @@ struct RecordOfRows {
 };
 
 /// Returns the record for `rows` rows. Work, transfers and memory of each call are taken as a
-/// constant plus a part in proportion to the rows, which two records determine. Returns
-/// std::nullopt if the two records do not have the same calls: the module then does something else
-/// for other numbers of rows, or layouts are chosen differently.
+/// constant plus a part in proportion to the rows, which two records determine. Where the two have
+/// different transfers, because another layout is cheaper for few rows, those of `many` are taken.
+/// Returns std::nullopt if the two records do not have the same calls: the module then does
+/// something else for other numbers of rows.
 /// @param few a record.
 /// @param many a record with more rows.
 std::optional<ModuleRecord> scaled_record(const RecordOfRows& few, const RecordOfRows& many,

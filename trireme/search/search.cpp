@@ -72,8 +72,11 @@ class Search {
     for (const cluster::Hosts& hosts : cluster_.hosts) {
       least = std::min(least, cluster_.device(hosts.device).memory_gib);
     }
-    if (constraints_.memory_gib > 0) least = std::min(least, constraints_.memory_gib);
-    return least * cluster::kGiB;
+    // What the libraries and the allocator of a device need is not predicted.
+    constexpr double kUsable = 0.92;
+    if (constraints_.memory_gib > 0)
+      return std::min(least, constraints_.memory_gib) * cluster::kGiB;
+    return kUsable * least * cluster::kGiB;
   }
 
   // Orders choices: those that probably fit first, and of these the fastest first.
@@ -109,16 +112,14 @@ class Search {
   }
 
   void predict_in_order() {
-    // So many predictions without a better plan end the search.
-    constexpr int kPatience = 150;
-    int without_success = 0;
+    std::int64_t without_success = 0;
     double least_left = std::numeric_limits<double>::infinity();
     for (const Ranked& each : order_) {
       if (each.bounds.least_seconds >= best_seconds()) {
         ++result_.bounded;
         continue;
       }
-      if (is_out_of_time() || without_success >= kPatience) {
+      if (is_out_of_time() || without_success >= options_.patience) {
         least_left = std::min(least_left, each.bounds.least_seconds);
         continue;
       }
@@ -206,21 +207,25 @@ class Search {
 
   // Finds the smallest number of recomputed modules that fits.
   void bisect(Choice choice) {
-    std::int64_t too_few = 0;
+    std::int64_t too_few = -1;
     std::int64_t enough = choice.recomputed;
+    std::optional<Candidate> best;
     while (enough - too_few > 1) {
-      if (is_out_of_time()) return;
+      if (is_out_of_time()) break;
       choice.recomputed = (too_few + enough) / 2;
-      const auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows));
+      auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows));
       ++result_.predicted;
-      if (!candidate) return;
+      if (!candidate) break;
       if (candidate->fits) {
-        insert(*candidate, choice);
+        best = std::move(candidate);
         enough = choice.recomputed;
       } else {
         too_few = choice.recomputed;
       }
     }
+    choice.recomputed = enough;
+    const bool is_known = std::ranges::find(choices_, choice) != choices_.end();
+    if (best && !is_known) insert(std::move(*best), choice);
   }
 
   // Predicts the best plans again from records of exactly their rows, and one device.

@@ -51,7 +51,10 @@ struct Training {
 
 /// Limits of the effort.
 struct SearchOptions {
-  double seconds = 10;          ///< time after which the best plan so far is returned
+  double seconds = 10;  ///< time after which the best plan so far is returned
+  /// Number of predictions, in the order of the estimates, without a better plan after which the
+  /// search ends. With a very large one it ends only when bounds exclude all other plans.
+  std::int64_t patience = 150;
   std::int64_t most_best = 10;  ///< number of plans that SearchResult::best keeps
 };
 
