@@ -43,7 +43,7 @@ TEST_P(BruteForce, FindsTheSamePlanWithinItsBounds) {
   constraints.memory_gib = given.memory_gib;
   const auto repeated = repeated_modules(training.module);
   ASSERT_EQ(count_of(repeated), 4);
-  RecordTable records(training);
+  RecordTable records(training, given.ranks, cluster);
   BoundTable bounds(training, cluster, given.ranks, repeated, records);
   const SearchResult result = find_plan(training, given.ranks, cluster, constraints, kComplete);
   EXPECT_TRUE(result.is_complete);

@@ -2,6 +2,7 @@
 // Records for other numbers of rows, and modules that are repeated.
 #include "tests/unit/search/small_training.h"
 #include <models/resnet.h>
+#include <trireme/cluster/cluster_file.h>
 #include <trireme/search/record_table.h>
 #include <trireme/search/repeated_modules.h>
 
@@ -18,7 +19,8 @@ using testing::ElementsAre;
 TEST(ScaledRecord, EqualsTheRecordOfItsRows) {
   SmallGpt gpt(2);
   const Training training = gpt.training(64);
-  RecordTable table(training);
+  const auto cluster = cluster::read_cluster("a100-80").with_ranks(8);
+  RecordTable table(training, 8, cluster);
   for (const std::int64_t tensor : {1, 2, 4}) {
     for (const std::int64_t rows : {1, 3, 8, 64}) {
       const ModuleRecord& scaled = table.record(tensor, rows);
@@ -47,7 +49,8 @@ TEST(ScaledRecord, EqualsTheRecordOfItsRows) {
 TEST(ScaledRecord, IsRefusedForOtherCalls) {
   SmallGpt gpt(2);
   const Training training = gpt.training(64);
-  RecordTable table(training);
+  const auto cluster = cluster::read_cluster("a100-80").with_ranks(8);
+  RecordTable table(training, 8, cluster);
   RecordOfRows few = {.rows = 2, .record = table.exact_record(1, 2)};
   RecordOfRows many = {.rows = 4, .record = table.exact_record(1, 4)};
   EXPECT_TRUE(scaled_record(few, many, 8));

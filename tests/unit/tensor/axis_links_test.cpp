@@ -70,7 +70,7 @@ TEST(AxisLinks, AreTheDefaultUntilTheyAreSet) {
 }
 
 TEST(AxisLinks, AreThoseOfTheEstimatedSeconds) {
-  const DeviceMesh mesh = two_by_two(kFast, kSlow);
+  const DeviceMesh mesh = two_by_two(kSlow, kSlow);
   const double expected =
       kStepSeconds + kCallSeconds + trireme::seconds(Collective::kAllGather, 1 << 22, 2, kSlow);
   EXPECT_DOUBLE_EQ(
