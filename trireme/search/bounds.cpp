@@ -134,7 +134,7 @@ const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t r
 BoundTable::Exchanges BoundTable::exchanges(const Choice& choice, const Totals& totals) const {
   if (choice.data == 1) return {};
   Plan plan;
-  plan.mesh = make_plan(choice, training_, {}).mesh;
+  plan.mesh = make_plan(choice, {}, {}, {}).mesh;
   const RankGroups groups(plan, cluster_);
   const double bytes = totals.trained / static_cast<double>(choice.pipe);
   return {.reduce = groups.seconds(

@@ -11,18 +11,6 @@
 namespace trireme::search {
 namespace {
 
-std::vector<std::int64_t> divisors(std::int64_t number) {
-  std::vector<std::int64_t> low;
-  std::vector<std::int64_t> high;
-  for (std::int64_t each = 1; each * each <= number; ++each) {
-    if (number % each != 0) continue;
-    low.push_back(each);
-    if (each != number / each) high.push_back(number / each);
-  }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
-
 struct StageOrder {
   std::string_view schedule;
   std::int64_t chunks = 1;
@@ -62,7 +50,11 @@ class ChoiceList {
 
   bool is_possible(std::int64_t pipe, std::int64_t data, std::int64_t tensor) {
     if (!allows("data", data)) return false;
-    if (tensor > 1 && !limits_.has_layouts) return excluded("no layouts along tensor are known");
+    if (tensor > 1 &&
+        std::ranges::find(limits_.tensor_sizes, tensor) == limits_.tensor_sizes.end()) {
+      return excluded(
+          join_message("tensor=", tensor, " gains nothing, or is beyond what is tried"));
+    }
     if (pipe > 1 && training_.entry == PlanEntry::kParallelize) {
       return excluded("a loop that calls backward itself has no stages");
     }
@@ -183,14 +175,26 @@ class ChoiceList {
 
 }  // namespace
 
+std::vector<std::int64_t> divisors(std::int64_t number) {
+  std::vector<std::int64_t> low;
+  std::vector<std::int64_t> high;
+  for (std::int64_t each = 1; each * each <= number; ++each) {
+    if (number % each != 0) continue;
+    low.push_back(each);
+    if (each != number / each) high.push_back(number / each);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
 std::vector<Choice> all_choices(const Training& training, std::int64_t ranks,
                                 const Constraints& constraints, const ChoiceLimits& limits) {
   return ChoiceList(training, ranks, constraints, limits).run();
 }
 
-Plan make_plan(const Choice& choice, const Training& training,
+Plan make_plan(const Choice& choice, const Plan& base, const ParameterLayouts& layouts,
                const std::vector<RepeatedModules>& repeated) {
-  Plan plan = training.base;
+  Plan plan = base;
   plan.mesh.clear();
   const auto add_axis = [&](const char* name, std::int64_t size) {
     if (size > 1) plan.mesh.push_back({name, size});
@@ -200,7 +204,7 @@ Plan make_plan(const Choice& choice, const Training& training,
   if (!choice.data_outside) add_axis(kDataAxis, choice.data);
   add_axis("tensor", choice.tensor);
   if (plan.mesh.empty()) plan.mesh.push_back({kDataAxis, 1});
-  plan.layouts = choice.tensor > 1 ? training.tensor_layouts : ParameterLayouts();
+  plan.layouts = choice.tensor > 1 ? layouts : ParameterLayouts();
   plan.micro_batches = choice.micro_batches;
   plan.zero_level = choice.zero_level;
   if (choice.pipe > 1) {

@@ -33,7 +33,8 @@ struct Choice {
 struct ChoiceLimits {
   std::int64_t places = 1;    ///< modules between which stages can begin
   std::int64_t repeated = 0;  ///< modules that can be recomputed
-  bool has_layouts = false;   ///< there are layouts along `tensor`
+  /// Sizes of `tensor` above 1 for which there are layouts of parameters.
+  std::vector<std::int64_t> tensor_sizes{};
 };
 
 /// Returns all choices that the constraints allow, in a fixed order. Throws UsageError if there are
@@ -41,8 +42,12 @@ struct ChoiceLimits {
 std::vector<Choice> all_choices(const Training& training, std::int64_t ranks,
                                 const Constraints& constraints, const ChoiceLimits& limits);
 
+/// Returns the divisors of a number of 1 or more, in ascending order.
+std::vector<std::int64_t> divisors(std::int64_t number);
+
 /// Returns the plan of a choice.
-Plan make_plan(const Choice& choice, const Training& training,
+/// @param layouts of parameters along `tensor`.
+Plan make_plan(const Choice& choice, const Plan& base, const ParameterLayouts& layouts,
                const std::vector<RepeatedModules>& repeated);
 
 }  // namespace trireme::search

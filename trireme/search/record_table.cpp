@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/search/record_table.h>
 
-#include <ATen/ops/empty.h>
+#include <trireme/search/inputs_of_rows.h>
+#include <trireme/search/layouts/layout_search.h>
 
 #include <algorithm>
 #include <utility>
@@ -15,27 +16,23 @@ namespace {
 // because operators that shard rows would leave some of these ranks without work.
 std::int64_t few_rows(std::int64_t tensor) { return std::max<std::int64_t>(2, tensor); }
 
-std::vector<at::Tensor> inputs_of_rows(const std::vector<at::Tensor>& inputs, std::int64_t rows) {
-  std::vector<at::Tensor> all;
-  for (const at::Tensor& input : inputs) {
-    if (input.dim() == 0) {
-      all.push_back(input);
-      continue;
-    }
-    std::vector<std::int64_t> sizes = input.sizes().vec();
-    sizes.front() = rows;
-    all.push_back(at::empty(sizes, input.options().device(at::kMeta)));
-  }
-  return all;
-}
-
 }  // namespace
 
-ModuleRecord RecordTable::exact_record(std::int64_t tensor, std::int64_t rows) const {
+const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
+  if (!training_.tensor_layouts.empty()) return training_.tensor_layouts;
+  const auto [found, is_new] = layouts_.try_emplace(tensor);
+  if (!is_new) return found->second;
+  const FoundLayouts all = find_layouts(training_, cluster_, ranks_, tensor, few_rows(tensor),
+                                        repeated_modules(training_.module));
+  if (all.seconds < all.replicated_seconds) found->second = all.layouts;
+  return found->second;
+}
+
+ModuleRecord RecordTable::exact_record(std::int64_t tensor, std::int64_t rows) {
   Plan plan = training_.base;
   // `tensor` is the last axis of every plan, so that its groups lie in the cluster as here.
   plan.mesh = {{kDataAxis, ranks_ / tensor}, {"tensor", tensor}};
-  plan.layouts = tensor > 1 ? training_.tensor_layouts : keep_whole("*");
+  plan.layouts = tensor > 1 ? layouts(tensor) : keep_whole("*");
   const std::vector<at::Tensor> inputs = inputs_of_rows(training_.inputs, rows);
   ModuleRecord record = record_module(
       training_.module, plan, [&] { return training_.forward(inputs).front(); }, &cluster_);

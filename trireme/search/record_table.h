@@ -22,11 +22,15 @@ class RecordTable {
   RecordTable(const Training& training, std::int64_t ranks, const cluster::Cluster& cluster)
       : training_(training), ranks_(ranks), cluster_(cluster) {}
 
+  /// Returns the layouts of parameters over `tensor` ranks: those of the training if it gives some,
+  /// otherwise the best that are found. Empty if nothing is gained by sharding parameters.
+  const ParameterLayouts& layouts(std::int64_t tensor);
+
   /// Returns the record of a micro-batch of `rows` rows whose parameters are laid out over `tensor`
   /// ranks. The reference is valid as long as the table. Throws UsageError as record_module.
   const ModuleRecord& record(std::int64_t tensor, std::int64_t rows);
   /// Returns the same, recorded for exactly these rows.
-  ModuleRecord exact_record(std::int64_t tensor, std::int64_t rows) const;
+  ModuleRecord exact_record(std::int64_t tensor, std::int64_t rows);
 
  private:
   struct Pair {
@@ -37,7 +41,8 @@ class RecordTable {
   const Training& training_;
   std::int64_t ranks_;
   const cluster::Cluster& cluster_;
-  std::map<std::int64_t, Pair> pairs_;  // by the size of `tensor`
+  std::map<std::int64_t, ParameterLayouts> layouts_;  // by the size of `tensor`
+  std::map<std::int64_t, Pair> pairs_;                // the same
   std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> records_;
 };
 

@@ -42,9 +42,8 @@ class Search {
   }
 
   SearchResult run() {
-    const ChoiceLimits limits = {.places = places(),
-                                 .repeated = count_of(repeated_),
-                                 .has_layouts = !training_.tensor_layouts.empty()};
+    const ChoiceLimits limits = {
+        .places = places(), .repeated = count_of(repeated_), .tensor_sizes = tensor_sizes()};
     std::vector<Choice> choices = all_choices(training_, ranks_, constraints_, limits);
     result_.considered = static_cast<std::int64_t>(choices.size());
     result_.memory_limit = memory_limit();
@@ -65,6 +64,28 @@ class Search {
       if (record.call(i).module != record.call(i - 1).module) ++count;
     }
     return count;
+  }
+
+  // The sizes of `tensor` to consider. Across several hosts, sharded operators wait for slow links:
+  // beyond that, sizes are only considered if a constraint asks for them.
+  std::vector<std::int64_t> tensor_sizes() {
+    constexpr std::int64_t kAlways = 8;
+    std::int64_t devices = 0;
+    for (const cluster::Hosts& hosts : cluster_.hosts) devices = std::max(devices, hosts.devices);
+    const AxisRange range = constraints_.axis("tensor");
+    const std::int64_t most = std::max({kAlways, 2 * devices, range.least});
+    std::vector<std::int64_t> sizes;
+    for (const std::int64_t size : divisors(ranks_)) {
+      if (size == 1 || size > most || !range.contains(size)) continue;
+      if (!records_.layouts(size).empty()) sizes.push_back(size);
+    }
+    return sizes;
+  }
+
+  Plan plan_of(const Choice& choice) {
+    static const ParameterLayouts kNone;
+    return make_plan(choice, training_.base,
+                     choice.tensor > 1 ? records_.layouts(choice.tensor) : kNone, repeated_);
   }
 
   double memory_limit() const {
@@ -134,7 +155,7 @@ class Search {
 
   // Keeps one candidate, if it can be carried out.
   std::optional<Candidate> predicted(const Choice& choice, const ModuleRecord& record) {
-    Candidate candidate = {.plan = make_plan(choice, training_, repeated_), .rows = choice.rows};
+    Candidate candidate = {.plan = plan_of(choice), .rows = choice.rows};
     if (!plan_problems(candidate.plan,
                        {.ranks = static_cast<int>(choice.pipe * choice.data * choice.tensor),
                         .entry = training_.entry})
@@ -268,7 +289,7 @@ class Search {
       if (training_.rows % micro_batches != 0) break;
       const Choice choice = {.rows = training_.rows / micro_batches,
                              .micro_batches = micro_batches};
-      Candidate candidate = {.plan = make_plan(choice, training_, repeated_), .rows = choice.rows};
+      Candidate candidate = {.plan = plan_of(choice), .rows = choice.rows};
       candidate.prediction =
           predict::predict(records_.record(1, choice.rows), candidate.plan, one, training_.options);
       candidate.fits = candidate.prediction.peak_memory() <= result_.memory_limit;

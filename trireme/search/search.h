@@ -35,8 +35,8 @@ struct Training {
   std::vector<at::Tensor> inputs;
   /// Rows of one step, over all ranks and micro-batches.
   std::int64_t rows = 1;
-  /// Layouts of parameters along an axis `tensor`, where it is longer than 1. Empty: there is no
-  /// such axis.
+  /// Layouts of parameters along an axis `tensor`, where it is longer than 1. Empty: they are
+  /// searched for.
   ParameterLayouts tensor_layouts{};
   /// The optimizer and what else predictions need.
   predict::TrainingOptions options{};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <trireme/parallel/module/agreement.h>
+#include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/dry_run/dry_run_record.h>
 #include <trireme/tensor/layout.h>
 
@@ -30,6 +31,8 @@ struct ModuleDryRun {
   std::vector<tensor::DryRunCall> calls;  ///< of forward, then of backward
   std::size_t num_forward = 0;            ///< number of calls of forward
   std::vector<DryRunGradient> gradients;  ///< of the parameters that backward reaches
+  /// What each call can do along an axis, if that was asked for.
+  std::vector<tensor::CallStrategies> strategies{};
 };
 
 /// Returns the parameters of a module and then its buffers, each once.
@@ -39,9 +42,10 @@ std::vector<NamedTensor> parameters_and_buffers(const torch::nn::Module& module)
 /// requires a gradient. Afterwards the tensors are as before, also after an exception.
 /// @param tensors parameters and buffers, on the CPU or meta.
 /// @param layouts the layout of each tensor; its mesh may be unconnected.
+/// @param strategies_axis the axis of ModuleDryRun::strategies; -1 for none.
 /// Throws UsageError as trireme::explain.
 ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
                             const std::vector<Layout>& layouts,
-                            const std::function<at::Tensor()>& forward);
+                            const std::function<at::Tensor()>& forward, int strategies_axis = -1);
 
 }  // namespace trireme::detail

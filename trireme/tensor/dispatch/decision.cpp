@@ -4,8 +4,6 @@
 #include <trireme/tensor/dispatch/decision.h>
 
 #include <trireme/base/error.h>
-#include <trireme/cluster/collective_cost.h>
-#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dispatch/rule_checks.h>
 #include <trireme/tensor/rules/rule_table.h>
@@ -21,11 +19,6 @@ thread_local bool gather_in_views = true;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Seconds that a rank takes to write one byte and to start a copy. Without them, strategies that
-// only slice would seem free.
-constexpr double kSecondsPerByte = 1e-10;
-constexpr double kSecondsPerCopy = 2e-7;
-
 std::string describe_layouts(const InputSlots& inputs) {
   std::string text;
   for (const InputSlot& input : inputs) {
@@ -40,31 +33,6 @@ std::string describe_layouts(c10::ArrayRef<Layout> layouts) {
   std::string text;
   for (const Layout& layout : layouts) text += (text.empty() ? "" : ", ") + layout.to_string();
   return text;
-}
-
-// Returns the estimated seconds to bring `bytes`, which a rank holds along one axis, from one
-// placement to another.
-double change_seconds(const Placement& from, const Placement& to, double bytes,
-                      const DeviceMesh& mesh, int axis) {
-  const std::int64_t ranks = mesh.size(axis);
-  if (from == to || ranks == 1) return 0;
-  const auto collective_seconds = [&](Collective collective) {
-    return seconds_along(*mesh.state(), axis, collective, bytes);
-  };
-  if (from.is_shard() && to.is_shard() && from.dim() == to.dim()) return 0;
-  const double copy = kSecondsPerCopy + bytes * kSecondsPerByte;
-  if (from.is_replicate()) return to.is_shard() ? copy / static_cast<double>(ranks) : copy;
-  if (from.is_partial()) {
-    if (to.is_shard()) return copy + collective_seconds(Collective::kReduceScatter);
-    if (to.is_replicate() || to.is_flat_shard()) {
-      return copy + collective_seconds(Collective::kAllReduce);
-    }
-    return 2 * copy + collective_seconds(Collective::kAllReduce);
-  }
-  if (from.is_shard() && to.is_shard()) {
-    return copy + collective_seconds(Collective::kAllToAll);
-  }
-  return copy + collective_seconds(Collective::kAllGather);
 }
 
 // Returns the order in which axes shard a dim that several of them shard: the order of the first
@@ -133,51 +101,28 @@ struct Choice {
     return bytes;
   }
 
-  // Returns the estimated seconds that a strategy takes along one axis.
-  double cost(const Strategy& strategy, int axis) const {
-    double total = 0;
-    for (int input = 0; input < call.num_inputs(); ++input) {
-      const Placement& from = current[static_cast<std::size_t>(input)][axis];
-      const Placement& to = strategy.inputs[static_cast<std::size_t>(input)];
-      const double bytes = bytes_of(input, axis);
-      total += change_seconds(from, to, bytes, mesh, axis);
-      // reduce-scatter works along dim 0, so another dim needs an all-to-all after it.
-      const bool goes_on = from.is_partial() && to.is_shard() && to.dim() > 0;
-      if (goes_on) total += change_seconds(Shard{0}, to, bytes, mesh, axis);
-      if (is_written(facts, call.argument_of(input)))
-        total += change_seconds(to, from, bytes, mesh, axis);
-    }
-    return total + put_off(strategy, axis);
-  }
-
-  // Returns the cost that a strategy leaves to later operators. A Partial input that is passed on
-  // to several results is not saved: each of them has to be reduced, such as the three gradients of
-  // a layer norm. Written tensors keep their layout and views have no choice, so both cost nothing.
-  double put_off(const Strategy& strategy, int axis) const {
-    if (facts.returns_view || !facts.written.empty()) return 0;
-    const auto inputs = static_cast<std::size_t>(call.num_inputs());
-    bool is_passed_on = false;
+  // Returns what the cost of strategies along one axis depends on.
+  AxisInputs inputs_along(int axis) const {
+    AxisInputs inputs;
+    // Results are taken to be sharded along the other axes as much as the input that is most.
     double cut_elsewhere = 1;
-    for (std::size_t input = 0; input < inputs; ++input) {
-      is_passed_on = is_passed_on ||
-                     (current[input][axis].is_partial() && strategy.inputs[input].is_partial());
-      const at::Tensor& tensor = call.input(static_cast<int>(input));
+    for (int input = 0; input < call.num_inputs(); ++input) {
+      const at::Tensor& tensor = call.input(input);
+      const double bytes = bytes_of(input, axis);
       const auto whole = static_cast<double>(tensor.numel() * tensor.element_size());
-      if (whole > 0) {
-        cut_elsewhere = std::max(cut_elsewhere, whole / bytes_of(static_cast<int>(input), axis));
-      }
+      if (whole > 0) cut_elsewhere = std::max(cut_elsewhere, whole / bytes);
+      inputs.bytes.push_back(bytes);
+      inputs.is_written.push_back(is_written(facts, call.argument_of(input)));
     }
-    if (!is_passed_on || call.num_outputs() < 2) return 0;
-    double total = 0;
     for (int output = 0; output < call.num_outputs(); ++output) {
-      const auto index = strategy.outputs.size() == 1 ? 0 : static_cast<std::size_t>(output);
       const at::Tensor& tensor = call.output(output);
-      if (!tensor.defined() || !strategy.outputs[index].is_partial()) continue;
-      const auto bytes = static_cast<double>(tensor.numel() * tensor.element_size());
-      total +=
-          change_seconds(strategy.outputs[index], Replicate{}, bytes / cut_elsewhere, mesh, axis);
+      inputs.result_bytes.push_back(
+          tensor.defined()
+              ? static_cast<double>(tensor.numel() * tensor.element_size()) / cut_elsewhere
+              : -1);
     }
-    return total;
+    inputs.can_put_off = !facts.returns_view && facts.written.empty();
+    return inputs;
   }
 };
 
@@ -211,8 +156,8 @@ Strategy replicate_everywhere(const Call& call, std::size_t num_outputs) {
   return strategy;
 }
 
-// Returns the strategy of the rule that costs least along one axis.
-Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
+// Returns the strategies of the rule along one axis that the inputs can have.
+std::vector<Strategy> possible(const Choice& choice, const Rule& rule, int axis) {
   std::vector<Strategy> strategies;
   const AxisCall axis_call = {choice.call, choice.mesh.size(axis), choice.current, axis};
   const std::size_t num_outputs = choice.call.num_outputs() > 0
@@ -223,12 +168,23 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
     check_strategy(choice.facts, choice.call, strategy, num_outputs);
   }
   if (!rule.lists_all) strategies.push_back(replicate_everywhere(choice.call, num_outputs));
+  std::erase_if(strategies, [&](const Strategy& strategy) {
+    const bool copies_view = strategy.is_copy && choice.facts.returns_view;
+    return !fits(strategy, choice, axis) || (copies_view && !gather_in_views);
+  });
+  return strategies;
+}
+
+// Returns the strategy of the rule that costs least along one axis.
+Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
+  const std::vector<Strategy> strategies = possible(choice, rule, axis);
+  const AxisInputs inputs = choice.inputs_along(axis);
+  c10::SmallVector<Placement, 8> placements;
+  for (const Layout& layout : choice.current) placements.push_back(layout[axis]);
   const Strategy* best = nullptr;
   double best_cost = kNever;
   for (const Strategy& strategy : strategies) {
-    const bool copies_view = strategy.is_copy && choice.facts.returns_view;
-    if (!fits(strategy, choice, axis) || (copies_view && !gather_in_views)) continue;
-    const double cost = choice.cost(strategy, axis);
+    const double cost = strategy_seconds(strategy, placements, inputs, choice.mesh, axis);
     if (best == nullptr || cost < best_cost) {
       best = &strategy;
       best_cost = cost;
@@ -407,6 +363,26 @@ void set_geometry(Decision& decision, const OperatorFacts& facts) {
 }
 
 }  // namespace
+
+CallStrategies strategies_of(const OperatorFacts& facts, const Rule* rule, const Call& call,
+                             const DeviceMesh& mesh, int axis) {
+  const std::vector<Layout> current(static_cast<std::size_t>(call.num_inputs()),
+                                    Layout::replicated(mesh));
+  const std::vector<bool> is_shared(current.size(), false);
+  const Choice choice = {facts, call, current, is_shared, mesh};
+  CallStrategies all = {.inputs = choice.inputs_along(axis),
+                        .returns_view = facts.returns_view,
+                        .may_return_input = facts.may_return_input};
+  const std::size_t num_outputs =
+      call.num_outputs() > 0 ? static_cast<std::size_t>(call.num_outputs()) : facts.num_returns;
+  if (rule != nullptr && !rule->elementwise_lists) {
+    all.strategies = possible(choice, *rule, axis);
+    all.has_kernel = rule->kernel != nullptr;
+  } else {
+    all.strategies = {replicate_everywhere(call, num_outputs)};
+  }
+  return all;
+}
 
 bool allow_gather_in_views(bool is_allowed) { return std::exchange(gather_in_views, is_allowed); }
 

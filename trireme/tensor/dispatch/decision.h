@@ -5,6 +5,7 @@
 
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/operator_facts.h>
+#include <trireme/tensor/dispatch/strategy_seconds.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/rules/rule.h>
 
@@ -67,6 +68,21 @@ struct Decision {
 /// different meshes, and where a view would need communication that is not allowed.
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,
                                  const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments);
+
+/// What a call can do along one axis while its inputs are replicated along all axes.
+struct CallStrategies {
+  std::vector<Strategy> strategies;  ///< the first of equally cheap ones is taken
+  AxisInputs inputs;
+  bool returns_view = false;
+  bool may_return_input = false;
+  bool has_kernel = false;  ///< the rule has a kernel for all strategies
+};
+
+/// Returns the strategies of a call along one axis. A call without a rule, or with one for single
+/// elements of lists, can only be replicated.
+/// @param call with its outputs.
+CallStrategies strategies_of(const OperatorFacts& facts, const Rule* rule, const Call& call,
+                             const DeviceMesh& mesh, int axis);
 
 /// Returns the coordinate of this rank. For a mesh without this rank, such as one without ranks in
 /// a dry run, returns the first coordinate, whose parts are the longest.

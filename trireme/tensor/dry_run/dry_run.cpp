@@ -17,8 +17,10 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -175,6 +177,12 @@ struct DryRun::Impl {
   // get the address of an old one.
   std::unordered_map<const c10::StorageImpl*, Origin> origins;
   std::vector<at::Tensor> alive;
+  // Numbers of values by storage, sizes and strides.
+  using ValueKey =
+      std::tuple<const c10::StorageImpl*, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+  mutable std::map<ValueKey, int> values;
+  int strategies_axis = -1;  // along which strategies are collected; -1: they are not
+  std::vector<CallStrategies> strategies;
 
   [[noreturn]] void refuse_value(const OperatorFacts& facts, const Scan& scan,
                                  const char* what) const;
@@ -184,6 +192,8 @@ struct DryRun::Impl {
 
   Prediction predict(const c10::OperatorHandle& op, const OperatorFacts& facts, const Scan& scan,
                      c10::ArrayRef<c10::IValue> arguments, DryRunCall& record);
+  void collect(const OperatorFacts& facts, const Rule* rule, const Call& call,
+               const DeviceMesh& mesh);
   void predict_replicated(const c10::OperatorHandle& op, const OperatorFacts& facts,
                           const Scan& scan, const Rule* rule, Call& call, Prediction& prediction);
   void record_inputs(const OperatorFacts& facts, const c10::FunctionSchema& schema,
@@ -247,11 +257,23 @@ DryRunTensor DryRun::Impl::described(const at::Tensor& tensor) const {
   recorded.layout = recorded.given;
   const at::Tensor& part = distributed_meta(tensor).local;
   if (!part.has_storage()) return recorded;
+  const auto next = static_cast<int>(values.size());
+  recorded.value =
+      values
+          .try_emplace({part.storage().unsafeGetStorageImpl(), recorded.sizes, recorded.strides},
+                       next)
+          .first->second;
   const auto found = origins.find(part.storage().unsafeGetStorageImpl());
   if (found == origins.end()) return recorded;
   recorded.name = found->second.name;
   recorded.made_by = found->second.call;
   return recorded;
+}
+
+void DryRun::Impl::collect(const OperatorFacts& facts, const Rule* rule, const Call& call,
+                           const DeviceMesh& mesh) {
+  if (strategies_axis < 0) return;
+  strategies.push_back(strategies_of(facts, rule, call, mesh, strategies_axis));
 }
 
 void DryRun::Impl::predict_replicated(const c10::OperatorHandle& op, const OperatorFacts& facts,
@@ -308,6 +330,7 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
       call.set_outputs(prediction.outputs);
     }
     record.flops = flops_of(facts, rule, call);
+    collect(facts, rule, call, scan.first->layout.mesh());
     return prediction;
   }
   prediction.decision = decide(op, facts, scan.inputs, arguments);
@@ -323,6 +346,7 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
                                 scan.inputs[0].meta->is_copy_of_view);
   record.gathers_view = decision.gathers_view;
   record.flops = flops_of(facts, rule, call);
+  collect(facts, rule, call, decision.mesh);
   record.ranks_at_work = ranks_at_work(decision);
   if (decision.kernel != nullptr && rule->exchanges) {
     const auto coordinate = coordinate_here(decision.mesh);
@@ -391,6 +415,9 @@ void DryRun::Impl::remember(const OperatorFacts& facts, const Scan& scan,
   const bool follows = facts.returns_view && !scan.inputs.empty() && scan.inputs[0].meta != nullptr;
   const std::string name = follows ? described(*scan.inputs[0].tensor).name : std::string();
   for (const at::Tensor& tensor : made) origin_of(tensor) = {.name = name, .call = number};
+  std::vector<DryRunTensor>& outputs = calls.back().outputs;
+  if (outputs.size() != made.size()) return;  // what is written has the value of its argument
+  for (std::size_t i = 0; i < made.size(); ++i) outputs[i].value = described(made[i]).value;
 }
 
 // Returns the inputs that keep their reduced values. They get other local tensors, so their origins
@@ -425,6 +452,10 @@ void DryRun::give_name(const at::Tensor& tensor, std::string name) {
   impl_->origin_of(tensor).name = std::move(name);
 }
 
+void DryRun::collect_strategies(int axis) { impl_->strategies_axis = axis; }
+
+const std::vector<CallStrategies>& DryRun::strategies() const noexcept { return impl_->strategies; }
+
 const std::vector<DryRunCall>& DryRun::calls() const noexcept { return impl_->calls; }
 
 DryRunTensor DryRun::describe(const at::Tensor& tensor) const { return impl_->described(tensor); }
@@ -435,6 +466,7 @@ at::Tensor DryRun::moved(const at::Tensor& tensor, const Layout& layout, std::st
   record.name = what;
   record_node(record);
   record.is_asked_for = true;
+  if (impl_->strategies_axis >= 0) impl_->strategies.emplace_back();
   DryRunTensor recorded = impl_->described(tensor);
   const Redistribution path(tensor.sizes(), tensor.scalar_type(), recorded.given, layout);
   recorded.layout = layout;

@@ -5,6 +5,7 @@
 // backward therefore take the same way as in a real run, and a real run costs nothing more.
 #pragma once
 
+#include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/dry_run/dry_run_record.h>
 
 #include <ATen/core/Tensor.h>
@@ -59,6 +60,13 @@ class DryRun {
   /// Sets a function that is called before the dry run throws UsageError for an operator that needs
   /// values, such as item(). It may end the process.
   void before_refusal(BeforeRefusal call);
+
+  /// Also collects what each recorded call can do along an axis of its mesh (strategies()).
+  void collect_strategies(int axis);
+
+  /// Returns the strategies of the calls, as many as calls(), if they are collected. A
+  /// redistribution that the code asked for has none.
+  const std::vector<CallStrategies>& strategies() const noexcept;
 
   /// Sets the name that records use for a distributed tensor of the dry run and for its views.
   void give_name(const at::Tensor& tensor, std::string name);

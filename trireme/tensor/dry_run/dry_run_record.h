@@ -22,6 +22,9 @@ struct DryRunTensor {
   std::string name;
   /// Position among all calls of the call that made it; -1 if it existed before.
   int made_by = -1;
+  /// Number of the value. Distributed tensors over the same memory that have the same sizes and
+  /// strides have the same number. -1 for plain tensors.
+  int value = -1;
   std::vector<std::int64_t> sizes;    ///< global sizes
   std::vector<std::int64_t> strides;  ///< global strides; of inputs only
   at::ScalarType dtype = at::kFloat;

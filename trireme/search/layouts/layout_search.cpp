@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/search/layouts/layout_search.h>
+
+#include <trireme/cluster/operator_time.h>
+#include <trireme/cluster/units.h>
+#include <trireme/predict/element_bytes.h>
+#include <trireme/search/inputs_of_rows.h>
+#include <trireme/search/layouts/layout_replay.h>
+#include <trireme/search/layouts/parameter_groups.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+namespace trireme::search {
+namespace {
+
+// A group of parameters with the placements that it may have.
+struct Variable {
+  ParameterGroup group;
+  std::vector<std::size_t> tensors;  // positions in LaidOutModule::tensors
+  std::vector<Placement> options;    // the first is Replicate
+  double elements = 0;               // of the whole group
+};
+
+std::vector<Variable> variables_of(const Training& training, const LaidOutModule& laid_out,
+                                   std::int64_t ranks,
+                                   const std::vector<RepeatedModules>& repeated) {
+  std::unordered_map<std::string, std::size_t> positions;
+  for (std::size_t i = 0; i < laid_out.tensors.size(); ++i) {
+    positions.emplace(laid_out.tensors[i].name, i);
+  }
+  std::vector<Variable> variables;
+  for (ParameterGroup& group : parameter_groups(training.module, repeated)) {
+    Variable variable = {.options = {Replicate{}}};
+    for (std::size_t dim = 0; dim < group.sizes.size(); ++dim) {
+      if (group.sizes[dim] >= ranks) {
+        variable.options.emplace_back(Shard{static_cast<std::int64_t>(dim)});
+      }
+    }
+    for (const std::string& name : group.names) variable.tensors.push_back(positions.at(name));
+    variable.elements = static_cast<double>(group.names.size());
+    for (const std::int64_t size : group.sizes) variable.elements *= static_cast<double>(size);
+    variable.group = std::move(group);
+    if (variable.options.size() > 1) variables.push_back(std::move(variable));
+  }
+  // Large parameters decide; small ones, such as biases, follow them.
+  std::ranges::stable_sort(variables, std::ranges::greater(), &Variable::elements);
+  return variables;
+}
+
+class Descent {
+ public:
+  Descent(LayoutReplay& replay, const std::vector<Variable>& variables, std::size_t num_tensors)
+      : replay_(replay), variables_(variables), placements_(num_tensors) {}
+
+  // Begins with the option of each variable that `choose` returns, and improves it.
+  template <typename Choose>
+  void run(const Choose& choose) {
+    chosen_.assign(variables_.size(), 0);
+    for (std::size_t i = 0; i < variables_.size(); ++i) set(i, choose(variables_[i]));
+    seconds_ = replay_.seconds(placements_);
+    while (improve_one() || improve_pairs()) {
+    }
+    if (best_.empty() || seconds_ < best_seconds_) {
+      best_ = chosen_;
+      best_seconds_ = seconds_;
+    }
+  }
+
+  const std::vector<std::size_t>& best() const { return best_; }
+  double best_seconds() const { return best_seconds_; }
+
+ private:
+  void set(std::size_t variable, std::size_t option) {
+    chosen_[variable] = option;
+    for (const std::size_t tensor : variables_[variable].tensors) {
+      placements_[tensor] = variables_[variable].options[option];
+    }
+  }
+
+  // Keeps the present placements if they are better than the best so far.
+  bool is_improved() {
+    const double seconds = replay_.seconds(placements_);
+    // Sums in another order differ in the last digits.
+    constexpr double kNoise = 1e-9;
+    if (seconds >= seconds_ * (1 - kNoise)) return false;
+    seconds_ = seconds;
+    return true;
+  }
+
+  bool try_options(std::size_t variable) {
+    bool any = false;
+    for (std::size_t option = 0; option < variables_[variable].options.size(); ++option) {
+      const std::size_t before = chosen_[variable];
+      if (option == before) continue;
+      set(variable, option);
+      if (is_improved()) {
+        any = true;
+      } else {
+        set(variable, before);
+      }
+    }
+    return any;
+  }
+
+  bool improve_one() {
+    bool any = false;
+    for (std::size_t i = 0; i < variables_.size(); ++i) any = try_options(i) || any;
+    return any;
+  }
+
+  // Two products in a row gain only if both change. The largest groups are tried together.
+  bool improve_pairs() {
+    constexpr std::size_t kPaired = 12;
+    const std::size_t count = std::min(kPaired, variables_.size());
+    for (std::size_t first = 0; first < count; ++first) {
+      for (std::size_t second = first + 1; second < count; ++second) {
+        if (improve_pair(first, second)) return true;
+      }
+    }
+    return false;
+  }
+
+  bool improve_pair(std::size_t first, std::size_t second) {
+    const std::pair before = {chosen_[first], chosen_[second]};
+    for (std::size_t i = 0; i < variables_[first].options.size(); ++i) {
+      for (std::size_t j = 0; j < variables_[second].options.size(); ++j) {
+        if (i == before.first || j == before.second) continue;  // one alone was tried
+        set(first, i);
+        set(second, j);
+        if (is_improved()) return true;
+      }
+    }
+    set(first, before.first);
+    set(second, before.second);
+    return false;
+  }
+
+  LayoutReplay& replay_;
+  const std::vector<Variable>& variables_;
+  std::vector<Placement> placements_;
+  std::vector<std::size_t> chosen_;  // option of each variable
+  double seconds_ = 0;
+  std::vector<std::size_t> best_;
+  double best_seconds_ = 0;
+};
+
+std::vector<double> seconds_of_calls(const ModuleRecord& record, const cluster::Cluster& cluster) {
+  const cluster::DeviceKind& device = cluster.device(cluster.hosts.front().device);
+  std::vector<double> seconds;
+  for (const OperatorCall& call : record.calls) {
+    const bool works = call.work.flops > 0 || call.work.bytes > 0;
+    seconds.push_back(works ? cluster::seconds(device, call.work,
+                                               cluster::measured_operator(cluster, device.name,
+                                                                          call.name, call.work))
+                            : 0);
+  }
+  return seconds;
+}
+
+std::vector<double> seconds_of_parameters(const ModuleRecord& record, const Training& training,
+                                          const cluster::Cluster& cluster) {
+  const cluster::DeviceKind& device = cluster.device(cluster.hosts.front().device);
+  const double bandwidth = device.memory_gb_per_s * cluster::kGiga * device.efficiency.memory;
+  std::vector<double> seconds;
+  for (const ParameterRecord& parameter : record.parameters) {
+    const double bytes =
+        parameter.elements * (2 * predict::optimizer_bytes(parameter, training.options) +
+                              predict::gradient_bytes(parameter, training.options)) +
+        2 * parameter.bytes;
+    seconds.push_back(parameter.requires_grad ? bytes / bandwidth : 0);
+  }
+  return seconds;
+}
+
+ParameterLayouts layouts_of(const std::vector<Variable>& variables,
+                            const std::vector<std::size_t>& chosen) {
+  ParameterLayouts layouts;
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    const Placement& placement = variables[i].options[chosen[i]];
+    if (!placement.is_shard()) continue;
+    for (const std::string& pattern : variables[i].group.patterns) {
+      layouts.push_back({.pattern = pattern, .placements = {{"tensor", placement}}});
+    }
+  }
+  return layouts;
+}
+
+}  // namespace
+
+FoundLayouts find_layouts(const Training& training, const cluster::Cluster& cluster,
+                          std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
+                          const std::vector<RepeatedModules>& repeated) {
+  Plan plan;
+  plan.mesh = {{kDataAxis, ranks / tensor}, {"tensor", tensor}};
+  plan.layouts = {{"*", {{"tensor", Replicate{}}}}};
+  const LaidOutModule laid_out = lay_out_module(training.module, plan, &cluster);
+  const std::vector<at::Tensor> inputs = inputs_of_rows(training.inputs, rows);
+  const detail::ModuleDryRun dry_run = detail::dry_run_module(
+      laid_out.tensors, laid_out.layouts, [&] { return training.forward(inputs).front(); }, 0);
+  const ModuleRecord record = make_record(laid_out, dry_run);
+  LayoutReplay replay(dry_run, laid_out, 0, seconds_of_calls(record, cluster),
+                      seconds_of_parameters(record, training, cluster));
+  const std::vector<Variable> variables = variables_of(training, laid_out, tensor, repeated);
+  FoundLayouts found = {.replicated_seconds =
+                            replay.seconds(std::vector<Placement>(laid_out.tensors.size()))};
+  found.seconds = found.replicated_seconds;
+  if (variables.empty()) return found;
+  Descent descent(replay, variables, laid_out.tensors.size());
+  descent.run([](const Variable&) { return std::size_t{0}; });
+  descent.run([](const Variable&) { return std::size_t{1}; });
+  descent.run([](const Variable& variable) { return variable.options.size() - 1; });
+  found.layouts = layouts_of(variables, descent.best());
+  found.seconds = descent.best_seconds();
+  return found;
+}
+
+}  // namespace trireme::search

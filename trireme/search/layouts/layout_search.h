@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Searches for the layouts of parameters along an axis `tensor`.
+#pragma once
+
+#include <trireme/cluster/cluster.h>
+#include <trireme/plan/parameter_layouts.h>
+#include <trireme/search/repeated_modules.h>
+#include <trireme/search/search.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace trireme::search {
+
+/// Layouts of parameters along `tensor`.
+struct FoundLayouts {
+  ParameterLayouts layouts;       ///< of the parameters that are sharded; empty if none is
+  double seconds = 0;             ///< of a micro-batch and the optimizer, about
+  double replicated_seconds = 0;  ///< the same if every rank does all the work
+};
+
+/// Returns the layouts with which a micro-batch and the optimizer's step take the least time, as
+/// operators choose their strategies in a run. Parameters of repeated modules have the same layout.
+/// From several beginnings, the layout of one group of parameters after another is set to the best
+/// one, until none is better; then pairs of groups. Deterministic; no proof that nothing is better.
+/// @param ranks number of all ranks, of which `tensor` consecutive ones share the work.
+/// @param rows rows of the micro-batch.
+/// Throws UsageError as record_module.
+FoundLayouts find_layouts(const Training& training, const cluster::Cluster& cluster,
+                          std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
+                          const std::vector<RepeatedModules>& repeated);
+
+}  // namespace trireme::search
