@@ -69,6 +69,8 @@ void add_plan_command(CLI::App& app) {
           "Time after which the best plan so far is taken [10]")
       ->option_text("SECONDS")
       ->check(number_from_zero());
+  command->add_flag("--megatron", task->takes_megatron_layouts,
+                    "Take the layouts of Megatron-LM along tensor, instead of searching for them");
   command->add_flag("--loop", task->is_loop,
                     "The training is a loop that calls backward itself: no stages and no "
                     "recomputation");

@@ -63,7 +63,7 @@ int do_plan_task(const PlanTask& task) {
       .forward = model.forward,
       .inputs = model.inputs,
       .rows = task.rows,
-      .tensor_layouts = model.tensor_layouts,
+      .tensor_layouts = task.takes_megatron_layouts ? model.tensor_layouts : ParameterLayouts(),
       .options = {.optimizer = optimizer_of(task.optimizer)},
       .base = base_plan(task),
       .entry = task.is_loop ? PlanEntry::kParallelize : PlanEntry::kTrainingStep,

@@ -22,6 +22,7 @@ struct PlanTask {
   std::vector<std::string> constraints;    ///< what the search may not change
   std::vector<std::string> why_not;        ///< further constraints, each compared with the result
   double seconds = 10;                     ///< time after which the best plan so far is taken
+  bool takes_megatron_layouts = false;     ///< instead of searching for layouts
   bool is_loop = false;                    ///< the training is a loop that calls backward itself
   std::string output;                      ///< file for the plan as TOML; empty: none
   bool as_json = false;
