@@ -78,6 +78,7 @@ fuzz: ## Fuzz the reader of every file format, a minute each
 	@tools/test fuzz fuzz
 
 bench: bench-all ## Run every benchmark beside its peers; `make bench-<name>` runs one
+bench-all bench-python: python
 bench-%:
 	@tools/setup build bench
 	@tools/build release trireme_program benchmarks

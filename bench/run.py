@@ -132,15 +132,25 @@ def verdict(record):
     return "ours is less" if record["ratio"] < 1 else "ours is more"
 
 
-def table(records):
+def against(goal, record):
+    """Whether a record reaches its goal, in words; nothing where there is none."""
+    if goal is None:
+        return ""
+    reached = record[goal.field]
+    unit = f" {record['unit']}" if goal.field == "ours" else ""
+    state = "no ratio" if reached is None else "reached" if reached <= goal.most else "not reached"
+    return f"goal {goal.most:g}{unit}: {state}"
+
+
+def table(records, goals):
     """The records as columns for people."""
-    rows = [("case", "metric", "ours", "peer", "ratio", "10 % .. 90 %", "")]
-    for record in records:
+    rows = [("case", "metric", "ours", "peer", "ratio", "10 % .. 90 %", "", "")]
+    for record, goal in zip(records, goals):
         unit = record["unit"]
         ratios = ("-", "-") if record["ratio"] is None else (f"{record['ratio']:.3f}",
                                                              f"{record['p10']:.3f} .. {record['p90']:.3f}")
         rows.append((record["case"], record["metric"], f"{record['ours']:.4g} {unit}",
-                     f"{record['peer']:.4g} {unit} ({record['peer_name']})", *ratios, verdict(record)))
+                     f"{record['peer']:.4g} {unit} ({record['peer_name']})", *ratios, verdict(record), against(goal, record)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
@@ -172,7 +182,7 @@ def run_benchmark(name, options):
     """Measures all cases of one benchmark, prints the table and writes the results. Returns what failed."""
     module = importlib.import_module(f"cases.{name}")
     print(f"\n{name}: {module.__doc__.splitlines()[0]}", flush=True)
-    records, failures = [], []
+    records, goals, failures = [], [], []
     if hasattr(module, "prepare") and not options.smoke:
         try:
             module.prepare()
@@ -185,6 +195,7 @@ def run_benchmark(name, options):
         print(f"  {case.case}, against {case.peer_name}: {num_pairs} pairs", flush=True)
         try:
             records.append(record_of(case, *measure(case, num_pairs, options.smoke)))
+            goals.append(None)
         except BenchmarkFailed as failure:
             failures.append(f"{name}, {case.case}: {failure}")
     for sweep in getattr(module, "SWEEPS", ()):
@@ -194,12 +205,14 @@ def run_benchmark(name, options):
         num_rounds = 1 if options.smoke else max(5, options.pairs or sweep.rounds)
         print(f"  {sweep.name}, {', '.join(sweep.programs)}: {num_rounds} rounds", flush=True)
         try:
-            records += [record_of(*measured) for measured in measure_sweep(sweep, num_rounds, options.smoke)]
+            measured = measure_sweep(sweep, num_rounds, options.smoke)
+            records += [record_of(*one) for one in measured]
+            goals += [comparison.goal for comparison, _, _ in measured]
         except BenchmarkFailed as failure:
             failures.append(f"{name}, {sweep.name}: {failure}")
     if options.smoke:
         return failures
-    print(table(records), flush=True)
+    print(table(records, goals), flush=True)
     if not failures and not options.only:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))

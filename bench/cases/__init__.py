@@ -10,10 +10,10 @@ PYTHON = ROOT / "build" / "python" / "bin" / "python"
 
 # All are costs: lower is better.
 METRICS = ("start_time step_time communication_time added_time time peak_memory sample_time save_time load_time "
-           "stall_time step_time_error memory_error resident_error predict_time").split()
+           "stall_time step_time_error memory_error resident_error predict_time call_overhead").split()
 PEERS = ("gloo openmpi mpich intelmpi memcpy torchrun ddp fsdp2 dtensor plain torch_pipelining model_parallel "
          "torch_checkpoint torch_dataloader libtorch_dataloader mindspore dcp disk no_communication one_process "
-         "prediction measured").split()
+         "prediction measured process_group").split()
 
 
 class BenchmarkFailed(Exception):
@@ -25,6 +25,22 @@ def check_names(metric, peer_name):
         raise ValueError(f"metric is '{metric}', expected one of {METRICS}")
     if peer_name not in PEERS:
         raise ValueError(f"peer_name is '{peer_name}', expected one of {PEERS}")
+
+
+class SameLosses:
+    """Makes sure that programs do the same work: all must have the losses of the first that runs."""
+
+    def __init__(self):
+        self.expected = None
+
+    def check(self, losses):
+        self.expected = self.expected or losses
+        if len(losses) != len(self.expected):
+            raise BenchmarkFailed(f"it has {len(losses)} losses, and the first program {len(self.expected)}")
+        for step, (loss, expected) in enumerate(zip(losses, self.expected)):
+            if not abs(loss - expected) <= 1e-5 * abs(expected):  # not a number is no loss
+                raise BenchmarkFailed(f"the loss of step {step} is {loss}, that of the first program {expected}: this is "
+                                      "not the same work")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +73,18 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
+class Goal:
+    """The most that a field of a record, `ratio` or `ours`, should be. The table says whether it is."""
+
+    field: str
+    most: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
     """One line of the results of a sweep: the figures `ours_key` and `peer_key` of two of its programs, by name.
 
-    `ours_less` and `peer_less` name a program and its figure that is taken off, round by round.
+    `ours_less` and `peer_less` name a program and its figure that is taken off, round by round. A goal is shown, not recorded.
     """
 
     case: str
@@ -73,6 +97,7 @@ class Comparison:
     unit: str = "us"
     ours_less: tuple = ()
     peer_less: tuple = ()
+    goal: Goal | None = None
 
     def __post_init__(self):
         check_names(self.metric, self.peer_name)

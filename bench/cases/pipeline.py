@@ -36,7 +36,7 @@ recomputing everything in 1.35 times the plain step.
 
 Parts: --only 'gpt', --only '2 ranks', --only 'zb', --only 'recompute'.
 """
-from . import BIN, PYTHON, ROOT, BenchmarkFailed, Comparison, Program, Sweep, trireme_run
+from . import BIN, PYTHON, ROOT, Comparison, Program, SameLosses, Sweep, trireme_run
 
 EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 # By model and ranks: all in 25 minutes, on two cores. One stage a rank unless it is in CHUNKS.
@@ -62,16 +62,10 @@ class Figures:
     """Milliseconds and MiB of programs that do the same work: the first that runs says which losses its steps have."""
 
     def __init__(self):
-        self.losses = None
+        self.losses = SameLosses()
 
     def __call__(self, record, _):
-        self.losses = self.losses or record["losses"]
-        if len(record["losses"]) != len(self.losses):
-            raise BenchmarkFailed(f"it has {len(record['losses'])} losses, and the first program {len(self.losses)}")
-        for step, (loss, expected) in enumerate(zip(record["losses"], self.losses)):
-            if not abs(loss - expected) <= 1e-5 * abs(expected):  # not a number is no loss
-                raise BenchmarkFailed(f"the loss of step {step} is {loss}, that of the first program {expected}: this is "
-                                      "not the same work")
+        self.losses.check(record["losses"])
         times = {name: 1e3 * record[name] for name in ("step_time", "predicted_time") if name in record}
         return times | {name: record[name] / 2**20 for name in ("peak_memory", "step_memory") if name in record}
 

@@ -7,6 +7,12 @@ import subprocess
 import sys
 import unittest
 
+import torch
+import torch.distributed as dist
+
+from ranks import cases_of
+from trireme.benchmark import silent
+
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "trireme.benchmark", *arguments], text=True, capture_output=True, timeout=200)
@@ -22,11 +28,15 @@ class Benchmark(unittest.TestCase):
             self.assertGreater(row["trireme"], 0)
             self.assertAlmostEqual(row["ratio"], row["trireme"] / row["gloo"])
 
-    def test_a_step_of_ddp_has_the_same_losses(self) -> None:
-        done = run("ddp", "--smoke")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("a step of DDP, mlp (4.2 M parameters", done.stdout)
-        self.assertIn("losses of both: the same bits", done.stdout)
+    def test_steps_have_the_same_losses(self) -> None:
+        for script, network, title in (("ddp", "resnet18", "DDP, resnet18 (11.2 M"), ("fsdp", "gpt", "FSDP2, gpt (7.4 M"),
+                                       ("dtensor", "mlp", "DTensor, mlp (4.2 M")):
+            with self.subTest(script=script):
+                done = run(script, "--network", network, "--batch", "2", "--smoke")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(f"a step of {title} parameters", done.stdout)
+                self.assertRegex(done.stdout, r"\n +communication +-?[0-9.]+ (us|ms|s) ")
+                self.assertIn("losses of both: the same bits", done.stdout)
 
     def test_a_step_of_horovod_has_the_losses_of_ddp(self) -> None:
         done = run("horovod", "--smoke")
@@ -36,6 +46,24 @@ class Benchmark(unittest.TestCase):
 
     def test_wrong_arguments_are_refused(self) -> None:
         self.assertIn("--ranks is 0", run("ddp", "--ranks", "0").stderr)
+        self.assertIn("invalid choice: 'resnet18'", run("dtensor", "--network", "resnet18").stderr)
+
+
+def over_silence(rank: int, size: int) -> None:
+    """A silent group leaves sums alone, and fills gathered tensors with this rank's values."""
+    group = silent.make_group()
+    before = silent.seconds_of_copies()
+    own, gathered, part = torch.full((4,), float(rank)), torch.empty(4 * size), torch.empty(2)
+    dist.all_reduce(own, group=group)
+    assert own.tolist() == [float(rank)] * 4
+    dist.all_gather_into_tensor(gathered, own, group=group)
+    assert gathered.tolist() == [float(rank)] * 4 * size
+    dist.reduce_scatter_tensor(part, torch.arange(2.0 * size), group=group)
+    assert part.tolist() == [2.0 * rank, 2.0 * rank + 1]
+    assert silent.seconds_of_copies() > before
+
+
+OverTwoRanks = cases_of([over_silence])
 
 
 if __name__ == "__main__":

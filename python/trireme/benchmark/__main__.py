@@ -3,9 +3,12 @@
 
     python -m trireme.benchmark allreduce
     python -m trireme.benchmark ddp --network gpt
+    python -m trireme.benchmark fsdp --network wide-mlp
+    python -m trireme.benchmark dtensor
     python -m trireme.benchmark horovod
 
-The last one compares Horovod's DistributedOptimizer with DDP, both with the import.
+The last one compares Horovod's DistributedOptimizer with DDP, both with the import. Of a step, `communication` is the time that it
+takes longer than the same step over a process group that exchanges nothing (silent.py).
 
 Runs alternate, so that both see the same machine. Numbers are medians over the runs; ratios are medians of those of the pairs, with
 the smallest and the largest.
@@ -19,17 +22,20 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from trireme.benchmark.networks import NETWORKS
+
 DEADLINE = 600  # seconds for one run
 HOST = "127.0.0.1"
+STEPS = {"ddp": "DDP", "fsdp": "FSDP2", "dtensor": "DTensor", "horovod": "training"}  # scripts of training steps, and what they time
+Run = dict[str, Any]  # what rank 0 of a script printed
 
 
-def run(script: str, arguments: argparse.Namespace, imports: bool) -> dict[str, Any]:
-    """Runs a script once, as ranks that find each other by the variables of torchrun. Returns what rank 0 printed."""
+def run(script: str, *more: str, arguments: argparse.Namespace) -> Run:
+    """Runs a script once, as ranks that find each other by the variables of torchrun."""
     store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     cores = len(os.sched_getaffinity(0))
     options = [f"--{name.replace('_', '-')}={value}" for name, value in vars(arguments).items()
@@ -39,9 +45,7 @@ def run(script: str, arguments: argparse.Namespace, imports: bool) -> dict[str, 
         environment = {"OMP_NUM_THREADS": str(max(1, cores // arguments.ranks)), **os.environ, "RANK": str(rank),
                        "LOCAL_RANK": str(rank), "WORLD_SIZE": str(arguments.ranks), "LOCAL_WORLD_SIZE": str(arguments.ranks),
                        "MASTER_ADDR": HOST, "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / f"{script}.py"), *options]
-        if imports:
-            command.append("--import-trireme")
+        command = [sys.executable, "-W", "ignore", "-m", f"trireme.benchmark.{script}", *more, *options]
         ranks.append(subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL))
     deadline = time.monotonic() + DEADLINE
     try:
@@ -60,21 +64,17 @@ def run(script: str, arguments: argparse.Namespace, imports: bool) -> dict[str, 
     return json.loads(output.splitlines()[-1])
 
 
-def compare(script: str, arguments: argparse.Namespace) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Returns what the runs with and without the import printed, in pairs. Every other pair begins with the other one."""
-    pairs = []
+def compare(ours: tuple[str, ...], theirs: tuple[str, ...], arguments: argparse.Namespace) -> tuple[list[Run], list[Run]]:
+    """Runs two sides, each a script and its options, by turns, and returns their runs. Every other pair begins with the other one."""
+    runs: tuple[list[Run], list[Run]] = ([], [])
     for pair in range(arguments.pairs):
-        if pair % 2:
-            ours = run(script, arguments, True)
-            pairs.append((ours, run(script, arguments, False)))
-        else:
-            theirs = run(script, arguments, False)
-            pairs.append((run(script, arguments, True), theirs))
-    return pairs
+        for place in (0, 1) if pair % 2 else (1, 0):
+            runs[place].append(run(*(ours, theirs)[place], arguments=arguments))
+    return runs
 
 
 def show_time(seconds: float) -> str:
-    if seconds < 1e-3:
+    if abs(seconds) < 1e-3:
         return f"{seconds * 1e6:.1f} us"
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
@@ -87,9 +87,11 @@ def show_bytes(count: int) -> str:
 
 
 def row(title: str, ours: list[float], theirs: list[float], peer: str = "gloo") -> dict[str, Any]:
-    ratios = [one / other for one, other in zip(ours, theirs)]
-    return {"what": title, "trireme": statistics.median(ours), peer: statistics.median(theirs), "ratio": statistics.median(ratios),
-            "smallest": min(ratios), "largest": max(ratios)}
+    """Returns a line of the table. A difference may come out below zero, within noise, and has no ratio then."""
+    ratios = [one / other for one, other in zip(ours, theirs)] if min(theirs) > 0 else None
+    return {"what": title, "trireme": statistics.median(ours), peer: statistics.median(theirs),
+            "ratio": statistics.median(ratios) if ratios else None, "smallest": min(ratios) if ratios else None,
+            "largest": max(ratios) if ratios else None}
 
 
 def show(title: str, rows: list[dict[str, Any]], as_json: bool, ours: str = "Trireme", peer: str = "Gloo") -> None:
@@ -99,8 +101,8 @@ def show(title: str, rows: list[dict[str, Any]], as_json: bool, ours: str = "Tri
     print(title)
     print(f"  {'':14}{ours:>12}{peer:>12}   ratio (smallest .. largest)")
     for each in rows:
-        print(f"  {each['what']:14}{show_time(each['trireme']):>12}{show_time(each[peer.lower()]):>12}   "
-              f"{each['ratio']:.3g} ({each['smallest']:.3g} .. {each['largest']:.3g})")
+        ratio = "within noise" if each["ratio"] is None else f"{each['ratio']:.3g} ({each['smallest']:.3g} .. {each['largest']:.3g})"
+        print(f"  {each['what']:14}{show_time(each['trireme']):>12}{show_time(each[peer.lower()]):>12}   {ratio}")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -112,19 +114,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m trireme.benchmark", description=__doc__.split("\n")[0])
     scripts = parser.add_subparsers(dest="script", required=True)
     allreduce = scripts.add_parser("allreduce", parents=[general], help="dist.all_reduce of float32, from 4 B to 64 MiB")
-    allreduce.add_argument("--largest", type=int, default=64 * 2**20, help="bytes of the largest tensor (default: %(default)s)")
+    allreduce.add_argument("--largest", dest="limit", type=int, default=64 * 2**20,
+                           help="bytes of the largest tensor, up to 256 MiB (default: %(default)s)")
     allreduce.add_argument("--seconds", type=float, default=0.5, help="time for each size (default: %(default)s)")
-    for name, text in (("ddp", "a training step of DistributedDataParallel"), ("horovod", "a step of Horovod's optimizer against DDP's")):
+    for name, what in STEPS.items():
+        text = "a step of Horovod's optimizer against DDP's" if name == "horovod" else f"a training step of {what}"
         steps = scripts.add_parser(name, parents=[general], help=text)
-        steps.add_argument("--network", choices=("mlp", "wide-mlp", "gpt"), default="mlp",
-                           help="mlp: 4 M parameters; wide-mlp: 101 M; gpt: 7 M (default: %(default)s)")
+        steps.add_argument("--network", choices=[one for one in NETWORKS if name != "dtensor" or one != "resnet18"], default="mlp",
+                           help="mlp: 4 M parameters; wide-mlp: 101 M; gpt: 7 M; resnet18: 11 M (default: %(default)s)")
         steps.add_argument("--steps", type=int, default=30, help="measured steps of a run (default: %(default)s)")
-        steps.add_argument("--batch", type=int, default=32, help="samples of each rank (default: %(default)s)")
+        steps.add_argument("--batch", type=int, default=0, help="samples of each rank (default: 32; wide-mlp 16, gpt 4)")
     chosen = parser.parse_args(arguments)
     if chosen.smoke:
         chosen.pairs = 1
         if chosen.script == "allreduce":
-            chosen.largest, chosen.seconds = 2**16, 0.02
+            chosen.limit, chosen.seconds = 2**16, 0.02
         else:
             chosen.steps = 2
     if chosen.ranks < 1 or chosen.pairs < 1:
@@ -132,22 +136,34 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return chosen
 
 
-def main() -> None:
-    arguments = parse(sys.argv[1:])
-    pairs = compare(arguments.script, arguments)
-    over = f"{arguments.ranks} ranks, medians of {arguments.pairs} pairs of runs"
-    if arguments.script == "allreduce":
-        sizes = list(pairs[0][0]["seconds"])
-        rows = [row(show_bytes(int(size)), *([run["seconds"][size] for run in side] for side in zip(*pairs))) for size in sizes]
-        show(f"all_reduce of float32, {over}", rows, arguments.json)
-        return
-    names = ("Trireme", "Gloo") if arguments.script == "ddp" else ("Horovod's", "DDP")
-    what = "DDP" if arguments.script == "ddp" else "training"
-    title = f"a step of {what}, {arguments.network} ({pairs[0][0]['parameters'] / 1e6:.1f} M parameters, Adam), {over}"
-    show(title, [row("step", *([run["seconds"] for run in side] for side in zip(*pairs)), names[1].lower())], arguments.json, *names)
-    equal = all(ours["losses"] == theirs["losses"] for ours, theirs in pairs)
+def show_all_reduce(arguments: argparse.Namespace, over: str) -> None:
+    sides = compare(("allreduce",), ("allreduce", "--collectives=gloo"), arguments)
+    rows = [row(show_bytes(int(size)), *([run["seconds"][size] for run in side] for side in sides)) for size in sides[0][0]["seconds"]]
+    show(f"all_reduce of float32, {over}", rows, arguments.json)
+
+
+def show_steps(arguments: argparse.Namespace, over: str) -> None:
+    script = arguments.script
+    if script == "horovod":
+        names, sides = ("Horovod's", "DDP"), compare(("horovod",), ("ddp", "--alone"), arguments)
+    else:
+        names, sides = ("Trireme", "Gloo"), compare((script,), (script, "--collectives=gloo"), arguments)
+    rows = [row(name, *([run[key] for run in side] for side in sides), names[1].lower())
+            for name, key in (("step", "seconds"), ("communication", "communication")) if key in sides[0][0]]
+    title = f"a step of {STEPS[script]}, {arguments.network} ({sides[0][0]['parameters'] / 1e6:.1f} M parameters, Adam), {over}"
+    show(title, rows, arguments.json, *names)
+    equal = all(ours["losses"] == theirs["losses"] for ours, theirs in zip(*sides))
     if not arguments.json:
         print(f"  losses of both: {'the same bits' if equal else 'not the same bits'}")
+
+
+def main() -> None:
+    arguments = parse(sys.argv[1:])
+    over = f"{arguments.ranks} ranks, medians of {arguments.pairs} pairs of runs"
+    if arguments.script == "allreduce":
+        show_all_reduce(arguments, over)
+    else:
+        show_steps(arguments, over)
 
 
 if __name__ == "__main__":
