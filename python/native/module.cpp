@@ -2,6 +2,7 @@
 // The extension module trireme._native.
 #include <trireme/base/error.h>
 #include <trireme/comm/torch_version.h>
+#include <trireme/launch/port_owner.h>
 #include <trireme/version.h>
 
 #include <pybind11/chrono.h>
@@ -76,6 +77,9 @@ PYBIND11_MODULE(_native, module) {
   module.attr("torch_version") = trireme::comm::built_torch_version();
   module.def("connect", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("world_ranks"));
+  module.def(
+      "describe_port_owner", [](int port) { return trireme::launch::describe_port_owner(port); },
+      py::arg("port"));
   module.def("engine_of", &engine_of, py::arg("backend"));
   module.def("watch_signals_of_this_thread", &watch_signals_of_this_thread);
   py::register_exception_translator(&translate);

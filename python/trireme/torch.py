@@ -39,7 +39,7 @@ if not dist.is_available():
 
 import torch.distributed.distributed_c10d as _c10d  # noqa: E402  (after the check of the version)
 
-from trireme import _native  # noqa: E402
+from trireme import _native, explanations  # noqa: E402
 
 _BACKEND = "trireme"
 _splits: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()  # how often each group was split
@@ -131,6 +131,14 @@ def _is_ours(group: dist.ProcessGroup | None) -> bool:
 def _install() -> None:
     devices = ["cpu"]
     dist.Backend.register_backend(_BACKEND, _create, extended_api=True, devices=devices)
+    explanations.install()
+
+    @_wrap("init_process_group")
+    def _(original: Callable[..., Any], *args: Any, **keywords: Any) -> None:
+        try:
+            original(*args, **keywords)
+        except dist.DistNetworkError as error:
+            explanations.raise_explained(error)
 
     @_wrap("_new_process_group_helper")
     def _(original: Callable[..., Any], group_size: int, group_rank: int, global_ranks_in_group: list[int], backend: str, *args: Any,

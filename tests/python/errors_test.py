@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -115,10 +116,11 @@ def go_on_after_a_signal(rank: int, size: int, port: int) -> object:
 
 
 def import_on_one_rank(rank: int, size: int, port: int) -> object:
-    if rank == 1:
+    imports = int(os.environ["TEST_IMPORTS"])
+    if rank == imports:
         import trireme.torch  # noqa: F401
     store = dist.TCPStore(HOST, port, is_master=False)
-    if rank == 0:  # stands for the launcher, which ends the other ranks
+    if rank != imports:  # stands for the launcher, which ends the other ranks
         launcher = dist.TCPStore(HOST, port, is_master=False)
         threading.Thread(target=lambda: (launcher.wait(["done"]), os._exit(7)), daemon=True).start()
         dist.init_process_group("gloo", store=dist.PrefixStore("run", store), rank=rank, world_size=size)
@@ -166,6 +168,20 @@ def fork_children(rank: int, size: int, port: int) -> object:
     return refused, float(tensor)
 
 
+def give_input_on_another_device(rank: int, size: int, port: int) -> object:
+    import trireme
+
+    connected(rank, size, port)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    messages = []
+    for inputs in (torch.ones(2, 4, device="meta"), torch.ones(2, 5)):
+        try:
+            model(inputs)
+        except RuntimeError as error:
+            messages.append((isinstance(error, trireme.UsageError), str(error)))
+    return messages
+
+
 class Failures(unittest.TestCase):
     def test_calls_with_other_arguments_are_both_named(self) -> None:
         for rank, (message, attributes) in enumerate(run_ranks(call_differently)):
@@ -197,9 +213,16 @@ class Failures(unittest.TestCase):
         self.assertIn("rank 1 ended while", run_ranks(die_in_training)[0])
 
     def test_ranks_that_do_not_import_are_named(self) -> None:
-        results = run_ranks(import_on_one_rank)
-        self.assertIn("ConfigError: rank 0 connects by PyTorch's Gloo, rank 1 by Trireme", results[1])
-        self.assertIn("import trireme.torch in every rank", results[1])
+        for imports in (0, 1):
+            result = run_ranks(import_on_one_rank, environment={"TEST_IMPORTS": str(imports)})[imports]
+            self.assertIn(f"ConfigError: rank {1 - imports} connects by PyTorch's Gloo, rank {imports} by Trireme", result)
+            self.assertIn("import trireme.torch in every rank", result)
+
+    def test_a_model_and_an_input_on_different_devices_are_named(self) -> None:
+        for (is_explained, message), (is_other_explained, _) in run_ranks(give_input_on_another_device):
+            self.assertIn("the model is on cpu, and its input on meta", message)
+            self.assertIn("hint: call inputs.to('cpu')", message)
+            self.assertEqual((is_explained, is_other_explained), (True, False))
 
     def test_ranks_that_do_not_come_are_named(self) -> None:
         self.assertRegex(run_ranks(come_late)[0], "waited 1 s for all 2 ranks; came: 0; missing: 1")
@@ -225,6 +248,18 @@ class Processes(unittest.TestCase):
     def run_python(self, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-c", text], text=True, capture_output=True, timeout=120,
                               env={**os.environ, **environment})
+
+    def test_a_port_in_use_is_named_with_its_owner_and_a_free_one(self) -> None:
+        with socket.socket() as other:
+            other.bind((HOST, 0))
+            other.listen()
+            port = other.getsockname()[1]
+            for call in ("import trireme.torch, torch; torch.distributed.init_process_group('gloo')",
+                         "import trireme.horovod.torch as hvd; hvd.init()"):
+                done = self.run_python(call, RANK="0", WORLD_SIZE="2", MASTER_ADDR=HOST, MASTER_PORT=str(port))
+                self.assertIn(f"PortInUseError: port {port}, on which rank 0 was to serve the store, is in use by process {os.getpid()} (",
+                              done.stderr)
+                self.assertRegex(done.stderr, r"another port, such as \d+, which is free")
 
     def test_another_version_of_torch_is_refused(self) -> None:
         done = self.run_python("import torch; torch.__version__ = '2.99.0'; import trireme.torch")

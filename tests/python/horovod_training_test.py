@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 from pathlib import Path
 from typing import Any, Callable, Iterable
 
@@ -278,6 +279,24 @@ def parameters_that_were_not_broadcast_are_named(rank: int, size: int) -> None:
     optimizer.synchronize()  # is not compared again
 
 
+def parameters_that_the_optimizer_does_not_step_are_named(rank: int, size: int) -> None:
+    model = make_network()
+    model[0].weight.requires_grad_(False)  # frozen
+    with torch.no_grad():
+        model[0].weight[0] += rank
+    last = model[4]
+    stepped = [parameter for parameter in model.parameters() if parameter is not last.bias]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(stepped, lr=0.1), model.named_parameters())
+        loss_of(model, rank, 0).backward()
+        optimizer.step()
+    messages = [str(warning.message) for warning in caught]
+    assert any("does not have these named parameters, whose gradients are not reduced: 4.bias" in each for each in messages), messages
+    assert any("parameter 0.weight, whose gradient is not reduced, is not the same on ranks 0 and 1" in each and
+               "hvd.broadcast_parameters" in each for each in messages), messages
+
+
 def optimizers_may_have_the_same_names(rank: int, size: int) -> None:
     first, second = make_network(1), make_network(2)
     optimizers = [hvd.DistributedOptimizer(momentum(model), model.named_parameters()) for model in (first, second)]
@@ -362,7 +381,8 @@ def batch_norm_is_that_of_the_whole_batch(rank: int, size: int) -> None:
 CASES = [ranks_train_as_one_process, gradients_are_compressed_on_the_way, gradients_of_several_passes_are_added, models_are_merged,
          wrong_options_are_refused, optimizers_keep_their_class_and_state, gradients_can_be_clipped_before_the_step,
          gradients_may_get_ready_in_any_order, sparse_gradients_are_added, parameters_and_state_come_from_the_root,
-         parameters_that_were_not_broadcast_are_named, optimizers_may_have_the_same_names, optimizers_of_a_process_set_leave_others_alone,
+         parameters_that_were_not_broadcast_are_named, parameters_that_the_optimizer_does_not_step_are_named,
+         optimizers_may_have_the_same_names, optimizers_of_a_process_set_leave_others_alone,
          ranks_may_have_uneven_batches, adasum_combines_steps, batch_norm_is_that_of_the_whole_batch]
 OverTwoRanks = cases_of(CASES)
 OverThreeRanks = cases_of(CASES, 3)

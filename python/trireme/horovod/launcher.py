@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from trireme import explanations
 from trireme.errors import ConfigError
 
 # For each launcher: the variables of rank, size, local rank and local size. Those in torchrun's style come first, because a script may
@@ -127,7 +128,10 @@ def make_store(identity: Identity, timeout: datetime.timedelta) -> dist.Store:
         return _file_store(identity)
     launcher_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     # multi_tenant: torch.distributed of the same script may serve its store on this port too.
-    store = dist.TCPStore(host, int(port), None, is_master=identity.rank == 0 and not launcher_serves, timeout=timeout,
-                          wait_for_workers=False, multi_tenant=True)
+    try:
+        store = dist.TCPStore(host, int(port), None, is_master=identity.rank == 0 and not launcher_serves, timeout=timeout,
+                              wait_for_workers=False, multi_tenant=True)
+    except dist.DistNetworkError as error:
+        explanations.raise_explained(error)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"trireme.horovod/{attempt}", store)

@@ -7,6 +7,7 @@ that took no part in backward are reduced when the step is synchronized, as zero
 """
 from __future__ import annotations
 
+import warnings
 import weakref
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Sequence
@@ -18,7 +19,7 @@ from trireme.horovod.torch.compression import Compressor
 from trireme.horovod.torch.functions import allgather_object
 from trireme.horovod.torch.process_sets import ProcessSet
 from trireme.horovod.torch.requests import Handle, Op, TensorKind, kind_of
-from trireme.horovod.torch.starting import start_allgather, start_allreduce, wait_for
+from trireme.horovod.torch.starting import start_allreduce, wait_for
 
 Parameter = torch.Tensor
 Named = list[tuple[str, Parameter]]
@@ -53,11 +54,12 @@ class _Group:
 class GradientReducer:
     """The gradients of one optimizer. Not thread-safe, but for the hooks, which autograd calls."""
 
-    def __init__(self, named: Named, groups: int | Sequence[Sequence[Parameter]] | None, passes: int, options: Options,
+    def __init__(self, named: Named, others: Named, groups: int | Sequence[Sequence[Parameter]] | None, passes: int, options: Options,
                  process_set: ProcessSet, prefix: str) -> None:
+        """`others` are parameters whose gradients are not reduced. They are compared before the first step, as all are."""
         self.passes, self.options, self.process_set, self._prefix = passes, options, process_set, prefix
         self.was_synchronized = False
-        self._named = named
+        self._named, self._others = named, others
         self._names = {id(parameter): name for name, parameter in named}
         self._remaining = {id(parameter): passes for _, parameter in named}
         self._sparse_kinds: dict[int, TensorKind] = {}  # of parameters that had sparse gradients
@@ -149,19 +151,27 @@ class GradientReducer:
 
     @torch.no_grad()
     def _compare_parameters(self) -> None:
-        """Raises UsageError, naming the first parameter that is not the same on all ranks. They would never become so."""
+        """Raises UsageError, naming the first parameter that is not the same on all ranks. They would never become so.
+
+        Parameters that are frozen, or that another optimizer steps, may differ on purpose: a warning names them.
+        """
         self._are_compared = True
-        digests = torch.tensor([[_digest(parameter) for _, parameter in self._named]])  # [1, parameters]
-        everything = wait_for(start_allgather([digests], f"{self._prefix} parameters before the first step", self.process_set,
-                                              is_grouped=False, is_async=False))
-        differing = (everything != everything[0]).nonzero()
-        if len(differing):
-            place = int(differing[:, 1].min())
-            other = int(differing[differing[:, 1] == place][0, 0])
-            ranks = self.process_set.ranks if len(everything) == len(self.process_set.ranks) else []  # others have joined
-            raise UsageError(f"parameter {self._named[place][0]} is not the same on "
-                             f"{f'ranks {ranks[0]} and {ranks[other]}' if ranks else 'all ranks'} before the first step\n"
-                             "  hint: call hvd.broadcast_parameters for every model, after it was made or loaded")
+        digests = {name: _digest(parameter) for name, parameter in [*self._named, *self._others]}
+        everything = allgather_object(digests, f"{self._prefix} parameters before the first step", self.process_set)
+        self._others = []
+        ranks = self.process_set.ranks if len(everything) == len(self.process_set.ranks) else []  # others have joined
+        differing = {}
+        for name, digest in everything[0].items():
+            place = next((place for place, other in enumerate(everything) if other.get(name, digest) != digest), None)
+            if place is not None:
+                differing[name] = f"not the same on {f'ranks {ranks[0]} and {ranks[place]}' if ranks else 'all ranks'} before the first step"
+        hint = "call hvd.broadcast_parameters for every model, after it was made or loaded"
+        for name, _ in self._named:
+            if name in differing:
+                raise UsageError(f"parameter {name} is {differing[name]}\n  hint: {hint}")
+        if differing:
+            name, what = next(iter(differing.items()))
+            warnings.warn(f"parameter {name}, whose gradient is not reduced, is {what}. If it should be the same, {hint}", stacklevel=4)
 
 
 def _digest(tensor: torch.Tensor) -> int:

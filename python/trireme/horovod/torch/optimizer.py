@@ -79,7 +79,9 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Ite
         return result
     result = _of_class(_Distributed, optimizer)
     if process_set.size() != 1:
-        result._reducer = GradientReducer(taken, groups, backward_passes_per_step, options, process_set,
+        reduced = {id(parameter) for _, parameter in taken}
+        others = [item for item in named or [] if id(item[1]) not in reduced]
+        result._reducer = GradientReducer(taken, others, groups, backward_passes_per_step, options, process_set,
                                           "gradient of" if number == 1 else f"gradient {number} of")
     return result
 
