@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/cluster/collective_links.h>
 
+#include <trireme/cluster/units.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -30,18 +32,33 @@ Link link_of(const Cluster& cluster, Collective collective, const GroupShape& sh
           .bytes_per_second = sent / sending};
 }
 
+LocalCopy slowest_copy(const Cluster& cluster) {
+  LocalCopy slowest;
+  for (const Hosts& hosts : cluster.hosts) {
+    const DeviceKind& kind = cluster.device(hosts.device);
+    // Each byte is read and written.
+    const double rate = kind.memory_gb_per_s * kGiga * kind.efficiency.memory / 2;
+    const bool is_first = slowest.bytes_per_second == 0;
+    slowest.bytes_per_second = is_first ? rate : std::min(slowest.bytes_per_second, rate);
+    slowest.seconds = std::max(slowest.seconds, kind.kernel_us * kMicro);
+  }
+  return slowest;
+}
+
 }  // namespace
 
 bool operator==(const CollectiveLinks& a, const CollectiveLinks& b) noexcept {
-  return std::ranges::equal(a.links_, b.links_, [](const Link& one, const Link& other) {
-    return one.latency == other.latency && one.bytes_per_second == other.bytes_per_second;
-  });
+  return a.copy == b.copy &&
+         std::ranges::equal(a.links_, b.links_, [](const Link& one, const Link& other) {
+           return one.latency == other.latency && one.bytes_per_second == other.bytes_per_second;
+         });
 }
 
 CollectiveLinks collective_links(const Cluster& cluster, const GroupShape& shape) {
   CollectiveLinks links;
   if (shape.ranks <= 1) return links;
   for (const Collective kind : kKinds) links.set(kind, link_of(cluster, kind, shape));
+  if (const LocalCopy copy = slowest_copy(cluster); copy.bytes_per_second > 0) links.copy = copy;
   return links;
 }
 

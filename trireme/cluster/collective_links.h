@@ -9,8 +9,17 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 
 namespace trireme::cluster {
+
+/// The cost of copying within the memory of a device.
+struct LocalCopy {
+  double seconds = 0;           ///< to start a copy
+  double bytes_per_second = 0;  ///< rate, where each byte is read and written
+
+  bool operator==(const LocalCopy&) const = default;
+};
 
 /// One link for each kind of collective, since the kinds take other algorithms and have curves of
 /// their own. A plain value; by default all links are the default Link.
@@ -25,7 +34,10 @@ class CollectiveLinks {
     links_[static_cast<std::size_t>(collective)] = link;
   }
 
-  /// Returns true if latency and bandwidth of all kinds are equal.
+  /// The copies of the slowest device of the group; nothing if it is not known.
+  std::optional<LocalCopy> copy{};
+
+  /// Returns true if latency and bandwidth of all kinds, and copies, are equal.
   friend bool operator==(const CollectiveLinks& a, const CollectiveLinks& b) noexcept;
 
  private:
@@ -40,7 +52,8 @@ class CollectiveLinks {
 ///
 /// Within one host this is the link of the host, unless collectives were measured there. Across
 /// hosts it is that of the faster algorithm at each of the two sizes. Returns default links for one
-/// rank. Throws UsageError for a cluster without the links that the group needs.
+/// rank. Copies are those of the device with the slowest memory. Throws UsageError for a cluster
+/// without the links that the group needs.
 CollectiveLinks collective_links(const Cluster& cluster, const GroupShape& shape);
 
 }  // namespace trireme::cluster

@@ -5,6 +5,7 @@
 #include <trireme/search/layouts/layout_search.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,8 @@ const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
   if (!training_.tensor_layouts.empty()) return training_.tensor_layouts;
   const auto [found, is_new] = layouts_.try_emplace(tensor);
   if (!is_new) return found->second;
-  const FoundLayouts all = find_layouts(training_, cluster_, ranks_, tensor, few_rows(tensor),
+  // With a single row, sharding the batch is no choice: that is what `data` is for.
+  const FoundLayouts all = find_layouts(training_, cluster_, ranks_, tensor, 1,
                                         repeated_modules(training_.module));
   if (all.seconds < all.replicated_seconds) found->second = all.layouts;
   return found->second;
@@ -51,7 +53,10 @@ const ModuleRecord& RecordTable::record(std::int64_t tensor, std::int64_t rows) 
                                        .many = {2 * few, exact_record(tensor, 2 * few)}})
                  .first;
     }
-    auto scaled = scaled_record(pair->second.few, pair->second.many, rows);
+    // A single row is never sharded: other layouts are then cheapest along `tensor`.
+    const bool is_alone = rows == 1 && tensor > 1;
+    auto scaled = is_alone ? std::optional<ModuleRecord>()
+                           : scaled_record(pair->second.few, pair->second.many, rows);
     found->second = scaled ? std::move(*scaled) : exact_record(tensor, rows);
   } catch (...) {
     records_.erase(found);

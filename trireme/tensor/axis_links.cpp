@@ -83,6 +83,13 @@ const Link& link_along(const DeviceMesh::State& mesh, int axis, Collective colle
   return links == nullptr ? kDefault : (*links)[static_cast<std::size_t>(axis)].of(collective);
 }
 
+cluster::LocalCopy copy_along(const DeviceMesh::State& mesh, int axis,
+                              const cluster::LocalCopy& otherwise) noexcept {
+  const AxisLinks* const links = links_of(mesh);
+  return links == nullptr ? otherwise
+                          : (*links)[static_cast<std::size_t>(axis)].copy.value_or(otherwise);
+}
+
 double seconds_along(const DeviceMesh::State& mesh, int axis, Collective collective, double bytes) {
   return seconds(collective, bytes, mesh.axes[static_cast<std::size_t>(axis)].size,
                  link_along(mesh, axis, collective));

@@ -38,6 +38,10 @@ const Link& link_along(const DeviceMesh::State& mesh, int axis, Collective colle
 /// as in trireme::seconds().
 double seconds_along(const DeviceMesh::State& mesh, int axis, Collective collective, double bytes);
 
+/// Returns the cost of a copy on the devices of an axis, or `otherwise` if it is not known.
+cluster::LocalCopy copy_along(const DeviceMesh::State& mesh, int axis,
+                              const cluster::LocalCopy& otherwise) noexcept;
+
 /// Returns the number of meshes that had been used before their links were set, with which caches
 /// notice that decisions are outdated.
 std::uint64_t axis_links_version() noexcept;

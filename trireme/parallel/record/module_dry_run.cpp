@@ -66,11 +66,11 @@ std::vector<NamedTensor> parameters_and_buffers(const torch::nn::Module& module)
 
 ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
                             const std::vector<Layout>& layouts,
-                            const std::function<at::Tensor()>& forward, int strategies_axis) {
+                            const std::function<at::Tensor()>& forward, int axis_to_decide) {
   ModuleDryRun all;
   const tensor::FakeTensors fake_tensors(checked(tensors), layouts);
   tensor::DryRun dry_run;
-  if (strategies_axis >= 0) dry_run.collect_strategies(strategies_axis);
+  if (axis_to_decide >= 0) dry_run.keep_calls_along(axis_to_decide);
   std::vector<at::Tensor> inputs;
   std::vector<std::size_t> parameters;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -86,7 +86,7 @@ ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
     if (found[i].defined()) all.gradients.push_back({parameters[i], dry_run.describe(found[i])});
   }
   all.calls = dry_run.calls();
-  all.strategies = dry_run.strategies();
+  all.along_axis = dry_run.calls_along_axis();
   return all;
 }
 

@@ -31,8 +31,8 @@ struct ModuleDryRun {
   std::vector<tensor::DryRunCall> calls;  ///< of forward, then of backward
   std::size_t num_forward = 0;            ///< number of calls of forward
   std::vector<DryRunGradient> gradients;  ///< of the parameters that backward reaches
-  /// What each call can do along an axis, if that was asked for.
-  std::vector<tensor::CallStrategies> strategies{};
+  /// The calls along an axis, if that was asked for.
+  std::vector<tensor::CallAlongAxis> along_axis{};
 };
 
 /// Returns the parameters of a module and then its buffers, each once.
@@ -42,10 +42,10 @@ std::vector<NamedTensor> parameters_and_buffers(const torch::nn::Module& module)
 /// requires a gradient. Afterwards the tensors are as before, also after an exception.
 /// @param tensors parameters and buffers, on the CPU or meta.
 /// @param layouts the layout of each tensor; its mesh may be unconnected.
-/// @param strategies_axis the axis of ModuleDryRun::strategies; -1 for none.
+/// @param axis_to_decide the axis of ModuleDryRun::along_axis; -1 for none.
 /// Throws UsageError as trireme::explain.
 ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
                             const std::vector<Layout>& layouts,
-                            const std::function<at::Tensor()>& forward, int strategies_axis = -1);
+                            const std::function<at::Tensor()>& forward, int axis_to_decide = -1);
 
 }  // namespace trireme::detail

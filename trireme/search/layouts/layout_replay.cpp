@@ -7,7 +7,6 @@
 
 namespace trireme::search {
 
-using tensor::CallStrategies;
 using tensor::DryRunCall;
 using tensor::DryRunTensor;
 using tensor::Strategy;
@@ -50,7 +49,8 @@ LayoutReplay::LayoutReplay(const detail::ModuleDryRun& dry_run, const LaidOutMod
   for (std::size_t i = 0; i < dry_run.calls.size(); ++i) {
     const DryRunCall& call = dry_run.calls[i];
     Step& step = steps_.emplace_back();
-    step.strategies = &dry_run.strategies[i];
+    step.call = &dry_run.along_axis[i];
+    if (step.call->facts != nullptr) step.costs = step.call->inputs();
     step.seconds = call_seconds[i];
     for (const DryRunTensor& input : call.inputs) {
       step.inputs.push_back(input.value);
@@ -64,8 +64,6 @@ LayoutReplay::LayoutReplay(const detail::ModuleDryRun& dry_run, const LaidOutMod
       step.outputs.push_back(output.value);
       most = std::max(most, output.value);
     }
-    const auto& written = step.strategies->inputs.is_written;
-    step.is_written.assign(written.begin(), written.end());
   }
   for (const detail::DryRunGradient& gradient : dry_run.gradients) {
     most = std::max(most, gradient.tensor.value);
@@ -74,31 +72,23 @@ LayoutReplay::LayoutReplay(const detail::ModuleDryRun& dry_run, const LaidOutMod
                           .bytes = bytes_of(gradient.tensor)});
   }
   values_.resize(static_cast<std::size_t>(most + 1));
+  results_.resize(steps_.size());
 }
 
 Placement LayoutReplay::at(int value) const {
   return value < 0 ? Placement(Replicate{}) : values_[static_cast<std::size_t>(value)];
 }
 
-LayoutReplay::Outcome LayoutReplay::decide(const Step& step,
-                                           const std::vector<Placement>& current) const {
-  const CallStrategies& all = *step.strategies;
-  Outcome outcome;
-  double least = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < all.strategies.size(); ++i) {
-    const double seconds =
-        tensor::strategy_seconds(all.strategies[i], current, all.inputs, mesh_, axis_);
-    if (seconds >= least) continue;
-    least = seconds;
-    outcome.strategy = i;
-  }
-  // What is put off to later calls is counted there.
-  tensor::AxisInputs now = all.inputs;
-  now.can_put_off = false;
-  const Strategy& chosen = all.strategies[outcome.strategy];
+LayoutReplay::Outcome LayoutReplay::decide(const Step& step) const {
+  std::vector<Placement> current;
+  for (const int input : step.inputs) current.push_back(at(input));
+  Outcome outcome = {.strategy = step.call->decide(current)};
+  // What a strategy puts off to later calls is counted there.
+  tensor::AxisInputs costs = step.costs;
+  costs.can_put_off = false;
+  outcome.seconds = tensor::strategy_seconds(outcome.strategy, current, costs, mesh_, axis_);
   const auto ranks = static_cast<double>(mesh_.size(axis_));
-  outcome.seconds = tensor::strategy_seconds(chosen, current, now, mesh_, axis_) +
-                    (is_sharded(chosen) ? step.seconds / ranks : step.seconds);
+  outcome.seconds += is_sharded(outcome.strategy) ? step.seconds / ranks : step.seconds;
   return outcome;
 }
 
@@ -109,38 +99,36 @@ double LayoutReplay::run(Step& step) {
     key.push_back(code_of(at(input)));
     is_replicated = is_replicated && at(input).is_replicate();
   }
-  const auto set_outputs = [&](const Strategy* strategy) {
+  std::vector<Placement>& results = results_[static_cast<std::size_t>(&step - steps_.data())];
+  results.clear();
+  const auto set_outputs = [&](const auto& placement_of) {
     for (std::size_t i = 0; i < step.outputs.size(); ++i) {
       if (step.outputs[i] < 0) continue;
-      values_[static_cast<std::size_t>(step.outputs[i])] =
-          strategy == nullptr ? Placement(Replicate{})
-                              : strategy->outputs[strategy->outputs.size() == 1 ? 0 : i];
+      results.push_back(placement_of(i));
+      values_[static_cast<std::size_t>(step.outputs[i])] = results.back();
     }
   };
+  const tensor::CallAlongAxis& call = *step.call;
+  const bool has_kernel = call.rule != nullptr && call.rule->kernel != nullptr;
   // As in a run, a call whose inputs are all replicated is not divided.
-  if ((is_replicated && !step.strategies->has_kernel) || step.strategies->strategies.empty()) {
-    set_outputs(nullptr);
+  if (call.facts == nullptr || (is_replicated && !has_kernel)) {
+    set_outputs([](std::size_t) { return Placement(Replicate{}); });
     return step.seconds;
   }
   const auto [found, is_new] = step.outcomes.try_emplace(std::move(key));
-  if (is_new) {
-    std::vector<Placement> current;
-    for (const int input : step.inputs) current.push_back(at(input));
-    found->second = decide(step, current);
-  }
-  const Outcome& outcome = found->second;
-  const Strategy& chosen = step.strategies->strategies[outcome.strategy];
-  const bool may_keep = chosen.kernel == nullptr && !step.strategies->has_kernel &&
-                        !step.strategies->returns_view && !step.strategies->may_return_input;
+  if (is_new) found->second = decide(step);
+  const Strategy& chosen = found->second.strategy;
+  const bool may_keep = chosen.kernel == nullptr && !has_kernel && !call.facts->returns_view &&
+                        !call.facts->may_return_input;
   for (std::size_t i = 0; i < step.inputs.size(); ++i) {
     // A sum that was made for a call stays (dispatch/kernel.cpp, stays_complete).
     const bool is_completed = at(step.inputs[i]).is_partial() && !chosen.inputs[i].is_partial();
-    if (step.inputs[i] >= 0 && is_completed && may_keep && !step.is_written[i]) {
+    if (step.inputs[i] >= 0 && is_completed && may_keep && !step.costs.is_written[i]) {
       values_[static_cast<std::size_t>(step.inputs[i])] = chosen.inputs[i];
     }
   }
-  set_outputs(&chosen);
-  return outcome.seconds;
+  set_outputs([&](std::size_t i) { return chosen.outputs[chosen.outputs.size() == 1 ? 0 : i]; });
+  return found->second.seconds;
 }
 
 double LayoutReplay::seconds(const std::vector<Placement>& placements) {

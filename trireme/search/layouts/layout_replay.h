@@ -19,7 +19,8 @@ namespace trireme::search {
 /// cheapest for its inputs.
 class LayoutReplay {
  public:
-  /// @param dry_run with all tensors replicated, and with the strategies along the axis.
+  /// @param dry_run with all tensors replicated, and with its calls along the axis. Must outlive
+  /// the replay.
   /// @param laid_out what it ran with.
   /// @param call_seconds time of each call on one rank that does all of its work.
   /// @param parameter_seconds time that each tensor of `laid_out` takes in the optimizer while it
@@ -31,17 +32,21 @@ class LayoutReplay {
   /// @param placements of the tensors of `laid_out` along the axis.
   double seconds(const std::vector<Placement>& placements);
 
+  /// Returns the placements of the results of a call during the last seconds(); Results that are
+  /// arguments are left out.
+  std::vector<Placement> results_of(std::size_t call) const { return results_[call]; }
+
  private:
   // What a call does with its inputs as they are.
   struct Outcome {
-    std::size_t strategy = 0;
+    tensor::Strategy strategy;
     double seconds = 0;
   };
   struct Step {
     std::vector<int> inputs;   // values; -1: plain
     std::vector<int> outputs;  // values
-    std::vector<bool> is_written;
-    const tensor::CallStrategies* strategies = nullptr;
+    const tensor::CallAlongAxis* call = nullptr;
+    tensor::AxisInputs costs;
     double seconds = 0;
     std::map<std::string, Outcome> outcomes;  // by the placements of the inputs
   };
@@ -52,7 +57,7 @@ class LayoutReplay {
   };
 
   double run(Step& step);
-  Outcome decide(const Step& step, const std::vector<Placement>& current) const;
+  Outcome decide(const Step& step) const;
   Placement at(int value) const;
 
   DeviceMesh mesh_;
@@ -61,7 +66,8 @@ class LayoutReplay {
   std::vector<Gradient> gradients_;
   std::vector<int> value_of_parameter_;  // -1: not read
   std::vector<double> parameter_seconds_;
-  std::vector<Placement> values_;  // as they are at the present step
+  std::vector<Placement> values_;                // as they are at the present step
+  std::vector<std::vector<Placement>> results_;  // by call
 };
 
 }  // namespace trireme::search

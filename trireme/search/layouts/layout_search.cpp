@@ -37,7 +37,7 @@ std::vector<Variable> variables_of(const Training& training, const LaidOutModule
     Variable variable = {.options = {Replicate{}}};
     for (std::size_t dim = 0; dim < group.sizes.size(); ++dim) {
       if (group.sizes[dim] >= ranks) {
-        variable.options.emplace_back(Shard{static_cast<std::int64_t>(dim)});
+        variable.options.emplace_back(Shard{static_cast<int>(dim)});
       }
     }
     for (const std::string& name : group.names) variable.tensors.push_back(positions.at(name));

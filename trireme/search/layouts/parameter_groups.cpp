@@ -45,7 +45,7 @@ std::vector<ParameterGroup> parameter_groups(ConstModuleRef module,
   std::vector<std::string> patterns;
   std::vector<std::string> all;
   std::map<std::string, std::size_t> numbers;
-  for (const auto& item : module->named_parameters()) {
+  for (const auto& item : (*module).named_parameters()) {
     const std::string& name = item.key();
     std::size_t of_modules = repeated.size();
     const std::string pattern = folded(name, repeated, of_modules);

@@ -156,8 +156,8 @@ Strategy replicate_everywhere(const Call& call, std::size_t num_outputs) {
   return strategy;
 }
 
-// Returns the strategies of the rule along one axis that the inputs can have.
-std::vector<Strategy> possible(const Choice& choice, const Rule& rule, int axis) {
+// Returns the strategy of the rule that costs least along one axis.
+Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
   std::vector<Strategy> strategies;
   const AxisCall axis_call = {choice.call, choice.mesh.size(axis), choice.current, axis};
   const std::size_t num_outputs = choice.call.num_outputs() > 0
@@ -168,22 +168,14 @@ std::vector<Strategy> possible(const Choice& choice, const Rule& rule, int axis)
     check_strategy(choice.facts, choice.call, strategy, num_outputs);
   }
   if (!rule.lists_all) strategies.push_back(replicate_everywhere(choice.call, num_outputs));
-  std::erase_if(strategies, [&](const Strategy& strategy) {
-    const bool copies_view = strategy.is_copy && choice.facts.returns_view;
-    return !fits(strategy, choice, axis) || (copies_view && !gather_in_views);
-  });
-  return strategies;
-}
-
-// Returns the strategy of the rule that costs least along one axis.
-Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
-  const std::vector<Strategy> strategies = possible(choice, rule, axis);
   const AxisInputs inputs = choice.inputs_along(axis);
   c10::SmallVector<Placement, 8> placements;
   for (const Layout& layout : choice.current) placements.push_back(layout[axis]);
   const Strategy* best = nullptr;
   double best_cost = kNever;
   for (const Strategy& strategy : strategies) {
+    const bool copies_view = strategy.is_copy && choice.facts.returns_view;
+    if (!fits(strategy, choice, axis) || (copies_view && !gather_in_views)) continue;
     const double cost = strategy_seconds(strategy, placements, inputs, choice.mesh, axis);
     if (best == nullptr || cost < best_cost) {
       best = &strategy;
@@ -364,24 +356,26 @@ void set_geometry(Decision& decision, const OperatorFacts& facts) {
 
 }  // namespace
 
-CallStrategies strategies_of(const OperatorFacts& facts, const Rule* rule, const Call& call,
-                             const DeviceMesh& mesh, int axis) {
-  const std::vector<Layout> current(static_cast<std::size_t>(call.num_inputs()),
+AxisInputs CallAlongAxis::inputs() const {
+  const std::vector<Layout> current(static_cast<std::size_t>(call->num_inputs()),
                                     Layout::replicated(mesh));
   const std::vector<bool> is_shared(current.size(), false);
-  const Choice choice = {facts, call, current, is_shared, mesh};
-  CallStrategies all = {.inputs = choice.inputs_along(axis),
-                        .returns_view = facts.returns_view,
-                        .may_return_input = facts.may_return_input};
-  const std::size_t num_outputs =
-      call.num_outputs() > 0 ? static_cast<std::size_t>(call.num_outputs()) : facts.num_returns;
-  if (rule != nullptr && !rule->elementwise_lists) {
-    all.strategies = possible(choice, *rule, axis);
-    all.has_kernel = rule->kernel != nullptr;
-  } else {
-    all.strategies = {replicate_everywhere(call, num_outputs)};
+  return Choice{*facts, *call, current, is_shared, mesh}.inputs_along(axis);
+}
+
+Strategy CallAlongAxis::decide(c10::ArrayRef<Placement> placements) const {
+  const Layout replicated = Layout::replicated(mesh);
+  std::vector<Layout> current;
+  for (const Placement& placement : placements) {
+    current.push_back(replicated.with(axis, placement));
   }
-  return all;
+  const std::vector<bool> is_shared(current.size(), false);
+  const Choice choice = {*facts, *call, current, is_shared, mesh};
+  if (rule == nullptr || rule->elementwise_lists) {
+    const auto num_outputs = static_cast<std::size_t>(call->num_outputs());
+    return replicate_everywhere(*call, std::max<std::size_t>(num_outputs, facts->num_returns));
+  }
+  return cheapest(choice, *rule, axis);
 }
 
 bool allow_gather_in_views(bool is_allowed) { return std::exchange(gather_in_views, is_allowed); }

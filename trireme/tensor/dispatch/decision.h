@@ -69,20 +69,21 @@ struct Decision {
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,
                                  const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments);
 
-/// What a call can do along one axis while its inputs are replicated along all axes.
-struct CallStrategies {
-  std::vector<Strategy> strategies;  ///< the first of equally cheap ones is taken
-  AxisInputs inputs;
-  bool returns_view = false;
-  bool may_return_input = false;
-  bool has_kernel = false;  ///< the rule has a kernel for all strategies
-};
+/// A call that can be decided again for other placements of its inputs along one axis. Along the
+/// other axes they are replicated.
+struct CallAlongAxis {
+  std::shared_ptr<const OperatorFacts> facts{};  ///< null for what is no call of an operator
+  const Rule* rule = nullptr;                    ///< null: the call can only be replicated
+  std::optional<Call> call{};                    ///< with its outputs
+  DeviceMesh mesh{};
+  int axis = 0;
 
-/// Returns the strategies of a call along one axis. A call without a rule, or with one for single
-/// elements of lists, can only be replicated.
-/// @param call with its outputs.
-CallStrategies strategies_of(const OperatorFacts& facts, const Rule* rule, const Call& call,
-                             const DeviceMesh& mesh, int axis);
+  /// Returns what the cost of strategies depends on.
+  AxisInputs inputs() const;
+  /// Returns the strategy that a run takes. Throws UsageError if there is none.
+  /// @param current placements of the inputs.
+  Strategy decide(c10::ArrayRef<Placement> current) const;
+};
 
 /// Returns the coordinate of this rank. For a mesh without this rank, such as one without ranks in
 /// a dry run, returns the first coordinate, whose parts are the longest.

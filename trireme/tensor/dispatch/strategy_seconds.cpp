@@ -9,10 +9,9 @@
 namespace trireme::tensor {
 namespace {
 
-// Seconds that a rank takes to write one byte and to start a copy. Without them, strategies that
-// only slice would seem free.
-constexpr double kSecondsPerByte = 1e-10;
-constexpr double kSecondsPerCopy = 2e-7;
+// What a copy costs where the mesh does not say it. If it cost nothing, strategies that only slice
+// would seem free.
+constexpr cluster::LocalCopy kCopyOfProcessor = {.seconds = 2e-7, .bytes_per_second = 1e10};
 
 // Returns the cost that a strategy leaves to later operators. A Partial input that is passed on to
 // several results is not saved: each of them has to be reduced, such as the three gradients of a
@@ -44,7 +43,8 @@ double change_seconds(const Placement& from, const Placement& to, double bytes,
     return seconds_along(*mesh.state(), axis, collective, bytes);
   };
   if (from.is_shard() && to.is_shard() && from.dim() == to.dim()) return 0;
-  const double copy = kSecondsPerCopy + bytes * kSecondsPerByte;
+  const cluster::LocalCopy cost = copy_along(*mesh.state(), axis, kCopyOfProcessor);
+  const double copy = cost.seconds + bytes / cost.bytes_per_second;
   if (from.is_replicate()) return to.is_shard() ? copy / static_cast<double>(ranks) : copy;
   if (from.is_partial()) {
     if (to.is_shard()) return copy + collective_seconds(Collective::kReduceScatter);

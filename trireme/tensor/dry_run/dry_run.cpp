@@ -172,7 +172,7 @@ struct DryRun::Impl {
   DryRun* outer = nullptr;
   std::vector<DryRunCall> calls;
   // Facts by operator; null for operators without a kernel for distributed tensors.
-  std::unordered_map<c10::OperatorName, std::unique_ptr<OperatorFacts>> known;
+  std::unordered_map<c10::OperatorName, std::shared_ptr<OperatorFacts>> known;
   // Origins by the storage of the local tensor. `alive` keeps the storages, so that no new one can
   // get the address of an old one.
   std::unordered_map<const c10::StorageImpl*, Origin> origins;
@@ -181,8 +181,8 @@ struct DryRun::Impl {
   using ValueKey =
       std::tuple<const c10::StorageImpl*, std::vector<std::int64_t>, std::vector<std::int64_t>>;
   mutable std::map<ValueKey, int> values;
-  int strategies_axis = -1;  // along which strategies are collected; -1: they are not
-  std::vector<CallStrategies> strategies;
+  int axis_to_decide = -1;  // along which calls are kept; -1: they are not
+  std::vector<CallAlongAxis> along_axis;
 
   [[noreturn]] void refuse_value(const OperatorFacts& facts, const Scan& scan,
                                  const char* what) const;
@@ -192,8 +192,8 @@ struct DryRun::Impl {
 
   Prediction predict(const c10::OperatorHandle& op, const OperatorFacts& facts, const Scan& scan,
                      c10::ArrayRef<c10::IValue> arguments, DryRunCall& record);
-  void collect(const OperatorFacts& facts, const Rule* rule, const Call& call,
-               const DeviceMesh& mesh);
+  void keep(const c10::OperatorHandle& op, const Rule* rule, const Call& call,
+            const DeviceMesh& mesh);
   void predict_replicated(const c10::OperatorHandle& op, const OperatorFacts& facts,
                           const Scan& scan, const Rule* rule, Call& call, Prediction& prediction);
   void record_inputs(const OperatorFacts& facts, const c10::FunctionSchema& schema,
@@ -228,7 +228,7 @@ const OperatorFacts* DryRun::Impl::facts_of(const c10::OperatorHandle& op) {
         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
         !is_kept_whole(name);
     if (!is_taken_apart && op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse2)) {
-      found->second = std::make_unique<OperatorFacts>(op.schema());
+      found->second = std::make_shared<OperatorFacts>(op.schema());
       found->second->follow(find_rule(name, op.operator_name().overload_name));
     }
   }
@@ -270,10 +270,14 @@ DryRunTensor DryRun::Impl::described(const at::Tensor& tensor) const {
   return recorded;
 }
 
-void DryRun::Impl::collect(const OperatorFacts& facts, const Rule* rule, const Call& call,
-                           const DeviceMesh& mesh) {
-  if (strategies_axis < 0) return;
-  strategies.push_back(strategies_of(facts, rule, call, mesh, strategies_axis));
+void DryRun::Impl::keep(const c10::OperatorHandle& op, const Rule* rule, const Call& call,
+                        const DeviceMesh& mesh) {
+  if (axis_to_decide < 0) return;
+  along_axis.push_back({.facts = known.at(op.operator_name()),
+                        .rule = rule,
+                        .call = call,
+                        .mesh = mesh,
+                        .axis = axis_to_decide});
 }
 
 void DryRun::Impl::predict_replicated(const c10::OperatorHandle& op, const OperatorFacts& facts,
@@ -330,7 +334,7 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
       call.set_outputs(prediction.outputs);
     }
     record.flops = flops_of(facts, rule, call);
-    collect(facts, rule, call, scan.first->layout.mesh());
+    keep(op, rule, call, scan.first->layout.mesh());
     return prediction;
   }
   prediction.decision = decide(op, facts, scan.inputs, arguments);
@@ -346,7 +350,7 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
                                 scan.inputs[0].meta->is_copy_of_view);
   record.gathers_view = decision.gathers_view;
   record.flops = flops_of(facts, rule, call);
-  collect(facts, rule, call, decision.mesh);
+  keep(op, rule, call, decision.mesh);
   record.ranks_at_work = ranks_at_work(decision);
   if (decision.kernel != nullptr && rule->exchanges) {
     const auto coordinate = coordinate_here(decision.mesh);
@@ -452,9 +456,11 @@ void DryRun::give_name(const at::Tensor& tensor, std::string name) {
   impl_->origin_of(tensor).name = std::move(name);
 }
 
-void DryRun::collect_strategies(int axis) { impl_->strategies_axis = axis; }
+void DryRun::keep_calls_along(int axis) { impl_->axis_to_decide = axis; }
 
-const std::vector<CallStrategies>& DryRun::strategies() const noexcept { return impl_->strategies; }
+const std::vector<CallAlongAxis>& DryRun::calls_along_axis() const noexcept {
+  return impl_->along_axis;
+}
 
 const std::vector<DryRunCall>& DryRun::calls() const noexcept { return impl_->calls; }
 
@@ -466,7 +472,7 @@ at::Tensor DryRun::moved(const at::Tensor& tensor, const Layout& layout, std::st
   record.name = what;
   record_node(record);
   record.is_asked_for = true;
-  if (impl_->strategies_axis >= 0) impl_->strategies.emplace_back();
+  if (impl_->axis_to_decide >= 0) impl_->along_axis.emplace_back();
   DryRunTensor recorded = impl_->described(tensor);
   const Redistribution path(tensor.sizes(), tensor.scalar_type(), recorded.given, layout);
   recorded.layout = layout;

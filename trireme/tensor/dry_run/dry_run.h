@@ -61,12 +61,13 @@ class DryRun {
   /// values, such as item(). It may end the process.
   void before_refusal(BeforeRefusal call);
 
-  /// Also collects what each recorded call can do along an axis of its mesh (strategies()).
-  void collect_strategies(int axis);
+  /// Also keeps each recorded call so that it can be decided again for other placements along an
+  /// axis of its mesh (calls_along_axis()).
+  void keep_calls_along(int axis);
 
-  /// Returns the strategies of the calls, as many as calls(), if they are collected. A
-  /// redistribution that the code asked for has none.
-  const std::vector<CallStrategies>& strategies() const noexcept;
+  /// Returns the calls that were kept, as many as calls() or none. The entry of a redistribution
+  /// that the code asked for has no facts.
+  const std::vector<CallAlongAxis>& calls_along_axis() const noexcept;
 
   /// Sets the name that records use for a distributed tensor of the dry run and for its views.
   void give_name(const at::Tensor& tensor, std::string name);

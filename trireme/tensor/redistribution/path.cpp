@@ -309,11 +309,13 @@ Search::Cost Search::cost_of(Kind kind, std::size_t axis, Code from, Code to, co
   const std::int64_t ranks = parts_[axis];
   const auto count = static_cast<double>(ranks);
   Cost cost{.seconds = kStepSeconds, .bytes = 0};
+  const cluster::LocalCopy local = copy_along(
+      mesh_, axes_[axis], {.seconds = kCopySeconds, .bytes_per_second = kCopyBytesPerSecond});
   const auto fold = [&](double elements) {
-    cost.seconds += elements * item_bytes_ / kCopyBytesPerSecond;
+    cost.seconds += elements * item_bytes_ / local.bytes_per_second;
   };
   const auto copy = [&](double elements) {
-    cost.seconds += kCopySeconds + elements * item_bytes_ / kCopyBytesPerSecond;
+    cost.seconds += local.seconds + elements * item_bytes_ / local.bytes_per_second;
   };
   const auto collective = [&](Collective which, double elements) {
     const double bytes = elements_ == 0 ? 0 : elements * item_bytes_;
