@@ -23,10 +23,16 @@ const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
   if (!training_.tensor_layouts.empty()) return training_.tensor_layouts;
   const auto [found, is_new] = layouts_.try_emplace(tensor);
   if (!is_new) return found->second;
-  // With a single row, sharding the batch is no choice: that is what `data` is for.
-  const FoundLayouts all = find_layouts(training_, cluster_, ranks_, tensor, 1,
-                                        repeated_modules(training_.module));
-  if (all.seconds < all.replicated_seconds) found->second = all.layouts;
+  // With a single row, sharding the batch is no choice: that is what `data` is for. Models so small
+  // that a row only waits for kernels to start are given more.
+  constexpr std::int64_t kManyRows = 32;
+  for (const std::int64_t rows : {std::int64_t{1}, std::max(kManyRows, 2 * tensor)}) {
+    const FoundLayouts all = find_layouts(training_, cluster_, ranks_, tensor, rows,
+                                          repeated_modules(training_.module));
+    if (all.seconds >= all.replicated_seconds) continue;
+    found->second = all.layouts;
+    break;
+  }
   return found->second;
 }
 

@@ -52,8 +52,8 @@ void collect(const torch::nn::Module& module, const std::string& path,
       collect(*child, child_path, groups);
       continue;
     }
-    for (RepeatedModules& each : of_children) {
-      if (each.paths.front() == child_path) groups.push_back(std::move(each));
+    for (const RepeatedModules& each : of_children) {
+      if (each.paths.front() == child_path) groups.push_back(each);
     }
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records for other numbers of rows, and modules that are repeated.
 #include "tests/unit/search/small_training.h"
+#include <models/mixture.h>
 #include <models/resnet.h>
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/search/record_table.h>
@@ -80,6 +81,17 @@ TEST(RepeatedModules, AreFoundByStructure) {
   EXPECT_EQ(groups[1].paths.size(), 3U);
   EXPECT_EQ(count_of(groups), 6);
   EXPECT_EQ(spread_over(groups, 2).size(), 2U);
+}
+
+TEST(RepeatedModules, MayAlternate) {
+  const auto net = models::MixtureGPT(models::MixtureOptions{
+      .gpt = {.vocabulary = 16, .sequence = 8, .hidden = 8, .layers = 4, .heads = 2},
+      .experts = 2,
+      .interval = 2});
+  const auto groups = repeated_modules(net);
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_THAT(groups[0].paths, ElementsAre("blocks.0", "blocks.2"));
+  EXPECT_THAT(groups[1].paths, ElementsAre("blocks.1", "blocks.3"));
 }
 
 TEST(RepeatedModules, AreNoSingleLayers) {
