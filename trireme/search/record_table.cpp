@@ -27,8 +27,8 @@ const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
   // that a row only waits for kernels to start are given more.
   constexpr std::int64_t kManyRows = 32;
   for (const std::int64_t rows : {std::int64_t{1}, std::max(kManyRows, 2 * tensor)}) {
-    const FoundLayouts all = find_layouts(training_, cluster_, ranks_, tensor, rows,
-                                          repeated_modules(training_.module));
+    const FoundLayouts all =
+        find_layouts(training_, cluster_, ranks_, tensor, rows, repeated_modules(training_.module));
     if (all.seconds >= all.replicated_seconds) continue;
     found->second = all.layouts;
     break;

@@ -5,7 +5,8 @@
 
 #include <torch/nn/module.h>
 
-#include <cstddef>
+#include <algorithm>
+#include <map>
 #include <utility>
 
 namespace trireme::search {
@@ -25,18 +26,23 @@ void collect(const torch::nn::Module& module, const std::string& path,
              std::vector<RepeatedModules>& groups) {
   std::vector<RepeatedModules> of_children;
   std::vector<std::pair<std::string, const torch::nn::Module*>> children;
+  std::int64_t siblings = 0;
   for (const auto& child : module.named_children()) {
     const std::string child_path = path.empty() ? child.key() : path + "." + child.key();
     children.emplace_back(child_path, child.value().get());
     std::string shape = shape_of(*child.value());
     if (shape.empty()) continue;
+    ++siblings;
     // A network without a container is itself no repetition of its two linear layers.
     if (child.value()->children().empty()) continue;
     RepeatedModules* group = nullptr;
     for (RepeatedModules& each : of_children) {
       if (each.shape == shape) group = &each;
     }
-    if (group == nullptr) group = &of_children.emplace_back(RepeatedModules{.shape = shape});
+    if (group == nullptr) {
+      group = &of_children.emplace_back(
+          RepeatedModules{.shape = shape, .container = path.empty() ? path : path + "."});
+    }
     group->paths.push_back(child_path);
   }
   const auto is_repeated = [&](const std::string& child_path) {
@@ -53,9 +59,28 @@ void collect(const torch::nn::Module& module, const std::string& path,
       continue;
     }
     for (const RepeatedModules& each : of_children) {
-      if (each.paths.front() == child_path) groups.push_back(each);
+      if (each.paths.front() != child_path) continue;
+      groups.push_back(each);
+      groups.back().siblings = siblings;
     }
   }
+}
+
+// All modules of the groups, as few patterns as possible.
+std::vector<std::string> patterns_of_all(const std::vector<RepeatedModules>& groups) {
+  std::map<std::string, std::int64_t> members;  // by container
+  for (const RepeatedModules& group : groups) {
+    members[group.container] += static_cast<std::int64_t>(group.paths.size());
+  }
+  std::vector<std::string> patterns;
+  for (const RepeatedModules& group : groups) {
+    if (members[group.container] != group.siblings || group.container.empty()) {
+      patterns.insert(patterns.end(), group.paths.begin(), group.paths.end());
+    } else if (std::ranges::find(patterns, group.container + "*") == patterns.end()) {
+      patterns.push_back(group.container + "*");
+    }
+  }
+  return patterns;
 }
 
 }  // namespace
@@ -69,6 +94,7 @@ std::vector<RepeatedModules> repeated_modules(ConstModuleRef module) {
 std::vector<std::string> spread_over(const std::vector<RepeatedModules>& groups,
                                      std::int64_t count) {
   const std::int64_t all = count_of(groups);
+  if (count == all) return patterns_of_all(groups);
   std::vector<std::string> paths;
   std::int64_t number = 0;
   for (const RepeatedModules& group : groups) {

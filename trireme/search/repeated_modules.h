@@ -14,6 +14,8 @@ namespace trireme::search {
 struct RepeatedModules {
   std::vector<std::string> paths;  ///< such as `blocks.0`, in the order of the container
   std::string shape;               ///< names and shapes of the parameters of each, as text
+  std::string container;      ///< path of the container with a dot, such as `blocks.`; or empty
+  std::int64_t siblings = 0;  ///< modules with parameters in the container
 };
 
 /// Returns the outermost modules that occur at least twice in their container with the same
@@ -21,7 +23,8 @@ struct RepeatedModules {
 /// groups. In the order of the model.
 std::vector<RepeatedModules> repeated_modules(ConstModuleRef module);
 
-/// Returns the paths of `count` of all modules in the groups, spread evenly over each group.
+/// Returns the paths of `count` of all modules in the groups, spread evenly over each group. If all
+/// are asked for, containers of which all modules are in groups give one pattern, `blocks.*`.
 std::vector<std::string> spread_over(const std::vector<RepeatedModules>& groups,
                                      std::int64_t count);
 

@@ -140,7 +140,11 @@ class Search {
         ++result_.bounded;
         continue;
       }
-      if (is_out_of_time() || without_success >= options_.patience) {
+      // Estimates order plans well: the first few are worth their time.
+      constexpr std::int64_t kAlways = 20;
+      const bool is_over = is_out_of_time() && result_.predicted >= kAlways;
+      if (is_over || without_success >= options_.patience) {
+        ++result_.left;
         least_left = std::min(least_left, each.bounds.least_seconds);
         continue;
       }
@@ -155,7 +159,8 @@ class Search {
 
   // Keeps one candidate, if it can be carried out.
   std::optional<Candidate> predicted(const Choice& choice, const ModuleRecord& record) {
-    Candidate candidate = {.plan = plan_of(choice), .rows = choice.rows};
+    Candidate candidate = {
+        .plan = plan_of(choice), .rows = choice.rows, .recomputed = choice.recomputed};
     if (!plan_problems(candidate.plan,
                        {.ranks = static_cast<int>(choice.pipe * choice.data * choice.tensor),
                         .entry = training_.entry})
@@ -289,7 +294,8 @@ class Search {
       if (training_.rows % micro_batches != 0) break;
       const Choice choice = {.rows = training_.rows / micro_batches,
                              .micro_batches = micro_batches};
-      Candidate candidate = {.plan = plan_of(choice), .rows = choice.rows};
+      Candidate candidate = {
+          .plan = plan_of(choice), .rows = choice.rows, .recomputed = choice.recomputed};
       candidate.prediction =
           predict::predict(records_.record(1, choice.rows), candidate.plan, one, training_.options);
       candidate.fits = candidate.prediction.peak_memory() <= result_.memory_limit;

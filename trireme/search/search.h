@@ -51,7 +51,9 @@ struct Training {
 
 /// Limits of the effort.
 struct SearchOptions {
-  double seconds = 10;  ///< time after which the best plan so far is returned
+  /// Time after which the best plan so far is returned. Records of the module are made and a few
+  /// plans are predicted even if they take longer.
+  double seconds = 10;
   /// Number of predictions, in the order of the estimates, without a better plan after which the
   /// search ends. With a very large one it ends only when bounds exclude all other plans.
   std::int64_t patience = 150;
@@ -61,7 +63,8 @@ struct SearchOptions {
 /// A plan with its prediction.
 struct Candidate {
   Plan plan;
-  std::int64_t rows = 0;  ///< rows of a micro-batch on a rank along `data`
+  std::int64_t rows = 0;        ///< rows of a micro-batch on a rank along `data`
+  std::int64_t recomputed = 0;  ///< number of repeated modules that are recomputed
   predict::Prediction prediction;
   bool fits = false;  ///< within the memory of devices and Constraints::memory_gib
 };
@@ -80,6 +83,7 @@ struct SearchResult {
   std::int64_t too_large = 0;   ///< of these: their parameters and optimizer alone do not fit
   std::int64_t bounded = 0;     ///< of these: cannot be faster than the best
   std::int64_t predicted = 0;   ///< of these: predicted
+  std::int64_t left = 0;        ///< of these: neither predicted nor excluded when it ended
   double seconds = 0;           ///< time of the search
   bool is_complete = false;     ///< all plans were predicted or excluded by bounds
 
@@ -91,7 +95,8 @@ struct SearchResult {
 };
 
 /// Searches for the plan with the shortest step. Deterministic unless it runs out of time. Not
-/// collective; blocking, for at most about SearchOptions::seconds beyond the records of the module.
+/// collective; blocking, for about SearchOptions::seconds at most, but for the records of the
+/// module.
 /// @param ranks number of ranks, one for each device of the cluster.
 /// Throws UsageError if constraints leave no plan, naming those that contradict each other, for
 /// fewer rows than one, and as predict().

@@ -14,6 +14,7 @@ nlohmann::ordered_json json_of(const Candidate& candidate) {
   PlanSettings settings = {.plan = candidate.plan};
   return {{"plan_toml", config::Configuration(settings).to_toml()},
           {"rows", candidate.rows},
+          {"recomputed", candidate.recomputed},
           {"fits", candidate.fits},
           {"prediction", nlohmann::ordered_json::parse(to_json(candidate.prediction))}};
 }
@@ -34,6 +35,7 @@ std::string to_json(const SearchResult& result) {
   json["too_large"] = result.too_large;
   json["bounded"] = result.bounded;
   json["predicted"] = result.predicted;
+  json["left"] = result.left;
   json["seconds"] = result.seconds;
   constexpr int kIndent = 2;
   return json.dump(kIndent) + "\n";

@@ -83,7 +83,7 @@ Row row_of(const Candidate& candidate, double fastest) {
   const double seconds = candidate.prediction.step_seconds;
   return {{mesh_text(plan), join_message(plan.zero_level), schedule_text(plan),
            join_message(plan.micro_batches), join_message(candidate.rows),
-           plan.recompute.empty() ? "-" : join_message(plan.recompute.size(), " modules"),
+           candidate.recomputed == 0 ? "-" : join_message(candidate.recomputed, " modules"),
            duration(seconds), report::fixed(seconds / fastest, 2),
            bytes_as_text(candidate.prediction.peak_memory())}};
 }
@@ -171,7 +171,13 @@ void write_effort(TextWriter& text, const SearchResult& result) {
 }
 
 void write_nothing_fits(TextWriter& text, const SearchResult& result) {
-  text << "NO PLAN FITS into " << bytes_as_text(result.memory_limit) << " per device\n";
+  if (result.left > 0) {
+    text << "no plan was found that fits into " << bytes_as_text(result.memory_limit)
+         << " per device, and " << report::with_thousands(result.left)
+         << " were left when the search ended: search longer (--seconds)\n";
+  } else {
+    text << "NO PLAN FITS into " << bytes_as_text(result.memory_limit) << " per device\n";
+  }
   if (!result.smallest) return;
   const predict::Prediction& prediction = result.smallest->prediction;
   const double peak = prediction.peak_memory();

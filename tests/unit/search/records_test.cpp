@@ -68,7 +68,8 @@ TEST(RepeatedModules, AreTheBlocksOfATransformer) {
   EXPECT_THAT(groups.front().paths, ElementsAre("blocks.0", "blocks.1", "blocks.2"));
   EXPECT_THAT(spread_over(groups, 0), ElementsAre());
   EXPECT_THAT(spread_over(groups, 1), ElementsAre("blocks.2"));
-  EXPECT_THAT(spread_over(groups, 3), ElementsAre("blocks.0", "blocks.1", "blocks.2"));
+  EXPECT_THAT(spread_over(groups, 2), ElementsAre("blocks.1", "blocks.2"));
+  EXPECT_THAT(spread_over(groups, 3), ElementsAre("blocks.*"));
 }
 
 TEST(RepeatedModules, AreFoundByStructure) {
@@ -81,6 +82,7 @@ TEST(RepeatedModules, AreFoundByStructure) {
   EXPECT_EQ(groups[1].paths.size(), 3U);
   EXPECT_EQ(count_of(groups), 6);
   EXPECT_EQ(spread_over(groups, 2).size(), 2U);
+  EXPECT_EQ(spread_over(groups, 6).size(), 4U);  // one container whole, three modules of another
 }
 
 TEST(RepeatedModules, MayAlternate) {
@@ -92,6 +94,7 @@ TEST(RepeatedModules, MayAlternate) {
   ASSERT_EQ(groups.size(), 2U);
   EXPECT_THAT(groups[0].paths, ElementsAre("blocks.0", "blocks.2"));
   EXPECT_THAT(groups[1].paths, ElementsAre("blocks.1", "blocks.3"));
+  EXPECT_THAT(spread_over(groups, 4), ElementsAre("blocks.*"));
 }
 
 TEST(RepeatedModules, AreNoSingleLayers) {

@@ -167,9 +167,20 @@ TEST(Search, RecomputesNoMoreThanMemoryNeeds) {
   constraints.memory_gib =
       (memory("recompute=none") + memory("recompute=repeated")) / 2 / (1LL << 30);
   const SearchResult result = find_plan(training, 1, cluster, constraints);
-  const auto recomputed = result.fastest().plan.recompute.size();
-  EXPECT_GT(recomputed, 0U);
-  EXPECT_LT(recomputed, 8U);
+  const std::int64_t recomputed = result.fastest().recomputed;
+  EXPECT_GT(recomputed, 0);
+  EXPECT_LT(recomputed, 8);
+  EXPECT_EQ(static_cast<std::int64_t>(result.fastest().plan.recompute.size()), recomputed);
+}
+
+TEST(Search, SaysThatPlansWereLeft) {
+  SmallGpt gpt;
+  const SearchResult result =
+      find_plan(gpt.training(64), 8, cluster::read_cluster("a100-80"), {}, {.patience = 0});
+  EXPECT_EQ(result.left, result.considered);
+  EXPECT_EQ(result.predicted, 0);
+  EXPECT_FALSE(result.is_complete);
+  EXPECT_THAT(to_string(result), AllOf(HasSubstr("search longer"), Not(HasSubstr("NO PLAN"))));
 }
 
 TEST(Search, WritesJson) {

@@ -13,11 +13,13 @@ using tensor::Strategy;
 
 namespace {
 
-char code_of(const Placement& placement) {
-  constexpr int kFirstDim = 8;
+// Different for different placements along one axis, and below 64: tensors have at most 25 dims or
+// so, and there are a few reductions.
+std::uint64_t code_of(const Placement& placement) {
+  constexpr int kFirstDim = 16;
   if (placement.is_replicate()) return 1;
-  if (placement.is_shard()) return static_cast<char>(kFirstDim + placement.dim());
-  return static_cast<char>(2 + static_cast<int>(placement.op()));
+  if (placement.is_shard()) return static_cast<std::uint64_t>(kFirstDim + placement.dim());
+  return static_cast<std::uint64_t>(2 + static_cast<int>(placement.op()));
 }
 
 bool is_sharded(const Strategy& strategy) {
@@ -92,12 +94,22 @@ LayoutReplay::Outcome LayoutReplay::decide(const Step& step) const {
   return outcome;
 }
 
+const LayoutReplay::Outcome& LayoutReplay::outcome_of(Step& step, std::uint64_t key) const {
+  const auto found =
+      std::ranges::find(step.outcomes, key, &std::pair<std::uint64_t, Outcome>::first);
+  if (found != step.outcomes.end()) return found->second;
+  return step.outcomes.emplace_back(key, decide(step)).second;
+}
+
 double LayoutReplay::run(Step& step) {
-  std::string key;
+  // Exact for up to ten inputs. A prime keeps keys of more inputs apart.
+  constexpr std::uint64_t kBase = 67;
+  std::uint64_t key = 0;
   bool is_replicated = true;
   for (const int input : step.inputs) {
-    key.push_back(code_of(at(input)));
-    is_replicated = is_replicated && at(input).is_replicate();
+    const Placement placement = at(input);
+    key = key * kBase + code_of(placement);
+    is_replicated = is_replicated && placement.is_replicate();
   }
   std::vector<Placement>& results = results_[static_cast<std::size_t>(&step - steps_.data())];
   results.clear();
@@ -115,9 +127,8 @@ double LayoutReplay::run(Step& step) {
     set_outputs([](std::size_t) { return Placement(Replicate{}); });
     return step.seconds;
   }
-  const auto [found, is_new] = step.outcomes.try_emplace(std::move(key));
-  if (is_new) found->second = decide(step);
-  const Strategy& chosen = found->second.strategy;
+  const Outcome& outcome = outcome_of(step, key);
+  const Strategy& chosen = outcome.strategy;
   const bool may_keep = chosen.kernel == nullptr && !has_kernel && !call.facts->returns_view &&
                         !call.facts->may_return_input;
   for (std::size_t i = 0; i < step.inputs.size(); ++i) {
@@ -128,7 +139,7 @@ double LayoutReplay::run(Step& step) {
     }
   }
   set_outputs([&](std::size_t i) { return chosen.outputs[chosen.outputs.size() == 1 ? 0 : i]; });
-  return found->second.seconds;
+  return outcome.seconds;
 }
 
 double LayoutReplay::seconds(const std::vector<Placement>& placements) {

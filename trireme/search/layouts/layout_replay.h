@@ -9,8 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::search {
@@ -48,7 +47,7 @@ class LayoutReplay {
     const tensor::CallAlongAxis* call = nullptr;
     tensor::AxisInputs costs;
     double seconds = 0;
-    std::map<std::string, Outcome> outcomes;  // by the placements of the inputs
+    std::vector<std::pair<std::uint64_t, Outcome>> outcomes;  // by the placements of the inputs
   };
   struct Gradient {
     int value = -1;
@@ -58,6 +57,7 @@ class LayoutReplay {
 
   double run(Step& step);
   Outcome decide(const Step& step) const;
+  const Outcome& outcome_of(Step& step, std::uint64_t key) const;
   Placement at(int value) const;
 
   DeviceMesh mesh_;

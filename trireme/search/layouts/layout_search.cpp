@@ -56,24 +56,38 @@ class Descent {
   Descent(LayoutReplay& replay, const std::vector<Variable>& variables, std::size_t num_tensors)
       : replay_(replay), variables_(variables), placements_(num_tensors) {}
 
-  // Begins with the option of each variable that `choose` returns, and improves it.
+  // Begins with the option of each variable that `choose` returns, and improves one after the
+  // other.
   template <typename Choose>
   void run(const Choose& choose) {
     chosen_.assign(variables_.size(), 0);
     for (std::size_t i = 0; i < variables_.size(); ++i) set(i, choose(variables_[i]));
     seconds_ = replay_.seconds(placements_);
-    while (improve_one() || improve_pairs()) {
+    while (improve_one()) {
     }
-    if (best_.empty() || seconds_ < best_seconds_) {
-      best_ = chosen_;
-      best_seconds_ = seconds_;
+    keep_if_best();
+  }
+
+  // Continues from the best choices with pairs of variables, which take most of the time.
+  void run_pairs() {
+    for (std::size_t i = 0; i < variables_.size(); ++i) set(i, best_[i]);
+    seconds_ = best_seconds_;
+    while (improve_pairs() || improve_one()) {
     }
+    keep_if_best();
   }
 
   const std::vector<std::size_t>& best() const { return best_; }
   double best_seconds() const { return best_seconds_; }
 
  private:
+  void keep_if_best() {
+    if (best_.empty() || seconds_ < best_seconds_) {
+      best_ = chosen_;
+      best_seconds_ = seconds_;
+    }
+  }
+
   void set(std::size_t variable, std::size_t option) {
     chosen_[variable] = option;
     for (const std::size_t tensor : variables_[variable].tensors) {
@@ -213,6 +227,7 @@ FoundLayouts find_layouts(const Training& training, const cluster::Cluster& clus
   descent.run([](const Variable&) { return std::size_t{0}; });
   descent.run([](const Variable&) { return std::size_t{1}; });
   descent.run([](const Variable& variable) { return variable.options.size() - 1; });
+  descent.run_pairs();
   found.layouts = layouts_of(variables, descent.best());
   found.seconds = descent.best_seconds();
   return found;

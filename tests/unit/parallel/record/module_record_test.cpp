@@ -50,7 +50,10 @@ TEST(ModuleRecord, HasTheCollectivesThatAreCheapestOnTheLinksOfTheCluster) {
 }
 
 TEST(ModuleRecord, WithoutAClusterHasThoseOfTheDefaultLink) {
-  const cluster::Cluster like_the_default = one_host(5);
+  cluster::Cluster like_the_default = one_host(5);
+  // Copies at 10 GB/s, which start at once.
+  like_the_default.devices[0].memory_gb_per_s = 20 / like_the_default.devices[0].efficiency.memory;
+  like_the_default.devices[0].kernel_us = 0.2;
   EXPECT_EQ(collectives_of_forward(nullptr), collectives_of_forward(&like_the_default));
 }
 

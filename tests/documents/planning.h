@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names that fragments of docs/guide/planning.md use: see extract.py.
+#pragma once
+
+#include <trireme/cluster/cluster_file.h>
+#include <trireme/search/search.h>
+
+#include <torch/torch.h>
+
+#include <iostream>
+
+namespace page_planning {
+
+struct NetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& images);
+};
+TORCH_MODULE(Net);
+
+extern Net net;
+extern trireme::graph::Forward forward;
+extern at::Tensor images, labels;
+
+}  // namespace page_planning
