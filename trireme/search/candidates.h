@@ -4,8 +4,8 @@
 
 #include <trireme/plan/plan.h>
 #include <trireme/search/constraints.h>
-#include <trireme/search/repeated_modules.h>
-#include <trireme/search/search.h>
+#include <trireme/search/training/repeated_modules.h>
+#include <trireme/search/training/training.h>
 
 #include <cstdint>
 #include <string_view>

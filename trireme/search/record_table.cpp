@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/search/record_table.h>
 
-#include <trireme/search/inputs_of_rows.h>
 #include <trireme/search/layouts/layout_search.h>
+#include <trireme/search/training/inputs_of_rows.h>
 
 #include <algorithm>
 #include <optional>

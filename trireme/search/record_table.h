@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/search/scaled_record.h>
-#include <trireme/search/search.h>
+#include <trireme/search/training/training.h>
 
 #include <cstdint>
 #include <map>

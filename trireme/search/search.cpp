@@ -7,7 +7,7 @@
 #include <trireme/search/bounds.h>
 #include <trireme/search/candidates.h>
 #include <trireme/search/record_table.h>
-#include <trireme/search/repeated_modules.h>
+#include <trireme/search/training/repeated_modules.h>
 
 #include <algorithm>
 #include <chrono>

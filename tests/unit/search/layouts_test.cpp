@@ -3,10 +3,10 @@
 #include "tests/unit/search/small_training.h"
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/cluster/operator_time.h>
-#include <trireme/search/inputs_of_rows.h>
 #include <trireme/search/layouts/layout_replay.h>
 #include <trireme/search/layouts/layout_search.h>
 #include <trireme/search/layouts/parameter_groups.h>
+#include <trireme/search/training/inputs_of_rows.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <models/resnet.h>
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/search/record_table.h>
-#include <trireme/search/repeated_modules.h>
+#include <trireme/search/training/repeated_modules.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,9 +4,9 @@
 #include <trireme/cluster/operator_time.h>
 #include <trireme/cluster/units.h>
 #include <trireme/predict/element_bytes.h>
-#include <trireme/search/inputs_of_rows.h>
 #include <trireme/search/layouts/layout_replay.h>
 #include <trireme/search/layouts/parameter_groups.h>
+#include <trireme/search/training/inputs_of_rows.h>
 
 #include <algorithm>
 #include <cstddef>

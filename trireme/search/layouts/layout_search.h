@@ -4,8 +4,8 @@
 
 #include <trireme/cluster/cluster.h>
 #include <trireme/plan/parameter_layouts.h>
-#include <trireme/search/repeated_modules.h>
-#include <trireme/search/search.h>
+#include <trireme/search/training/repeated_modules.h>
+#include <trireme/search/training/training.h>
 
 #include <cstdint>
 #include <vector>

@@ -5,7 +5,7 @@
 
 #include <trireme/graph/module_ref.h>
 #include <trireme/plan/parameter_layouts.h>
-#include <trireme/search/repeated_modules.h>
+#include <trireme/search/training/repeated_modules.h>
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/search/repeated_modules.h>
+#include <trireme/search/training/repeated_modules.h>
 
 #include <trireme/base/error.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/search/inputs_of_rows.h>
+#include <trireme/search/training/inputs_of_rows.h>
 
 #include <ATen/ops/empty.h>
 
