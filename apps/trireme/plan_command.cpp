@@ -18,7 +18,7 @@ with parts of the plan given, and with the reason against another:
   trireme plan --model gpt -n 8 --batch 64 --with pipe=1 --with memory_gib=30 --why-not tensor=8
 
 Constraints are data, pipe, tensor (= <= >=), zero_level, micro_batches, rows, schedule, chunks,
-recompute (none, repeated, some) and memory_gib. The plan is saved as TOML by --save, for
+recompute (none, repeated) and memory_gib. The plan is saved as TOML by --save, for
 trireme predict --plan and for programs.)";
 
 }  // namespace
@@ -75,7 +75,7 @@ void add_plan_command(CLI::App& app) {
                     "The training is a loop that calls backward itself: no stages and no "
                     "recomputation");
   command->add_option("--save", task->output, "File for the plan, as TOML")->option_text("FILE");
-  command->add_flag("--json", task->as_json, "Print JSON");
+  command->add_flag("--json", task->as_json, "Print JSON")->excludes("--why-not");
   command->callback([task] {
     if (const int code = plan_task(*task); code != 0) throw CLI::RuntimeError(code);
   });

@@ -11,8 +11,12 @@
 #include <ATen/Parallel.h>
 #include <apps/trireme/predict_model.h>
 #include <apps/trireme/prediction_options.h>
+#include <unistd.h>
 
+#include <array>
+#include <filesystem>
 #include <iostream>
+#include <utility>
 
 namespace trireme::apps {
 namespace {
@@ -21,9 +25,40 @@ Plan base_plan(const PlanTask& task) {
   PlanSettings settings;
   config::Configuration configuration(settings);
   for (const std::string& assignment : task.plan_settings) configuration.set(assignment);
-  if (settings.plan.mesh.empty() && settings.plan.layouts.empty()) return settings.plan;
-  throw ConfigError("--plan-set gives a mesh or layouts, which the search finds",
-                    "give sizes of axes as constraints, such as --with tensor=4");
+  const Plan& plan = settings.plan;
+  const Plan none;
+  const std::array<std::pair<const char*, bool>, 8> found = {{
+      {"mesh", plan.mesh != none.mesh},
+      {"layouts", plan.layouts != none.layouts},
+      {"stages", plan.stages != none.stages},
+      {"schedule", plan.schedule != none.schedule},
+      {"chunks", plan.chunks != none.chunks},
+      {"recompute", plan.recompute != none.recompute},
+      {"micro_batches", plan.micro_batches != none.micro_batches},
+      {"zero_level", plan.zero_level != none.zero_level},
+  }};
+  for (const auto& [name, is_given] : found) {
+    if (!is_given) continue;
+    throw ConfigError(join_message("--plan-set gives ", name, ", which the search finds"),
+                      "give a constraint, such as --with tensor=4 or --with zero_level=1");
+  }
+  if (plan.activation_bytes > 0 || plan.offload_activations) {
+    throw ConfigError(
+        "--plan-set gives activation_bytes or offload_activations, which predictions "
+        "do not know",
+        "leave it out; --with memory_gib=40 limits the memory of a rank");
+  }
+  return plan;
+}
+
+// Refuses a file that cannot be written before the search, which may take long.
+void check_output(const std::string& file) {
+  if (file.empty()) return;
+  const auto folder = std::filesystem::absolute(file).parent_path();
+  if (std::filesystem::is_directory(folder) && ::access(folder.c_str(), W_OK) == 0) return;
+  throw ConfigError(
+      join_message("--save ", file, ": ", folder.string(), " is no folder that can be written to"),
+      "make the folder, or give another file");
 }
 
 search::Constraints constraints_of(const std::vector<std::string>& texts) {
@@ -54,9 +89,15 @@ void write_plan(const std::string& file, const Plan& plan) {
 int do_plan_task(const PlanTask& task) {
   // Small tensors that forward computes, such as tables of positions, are not worth threads.
   at::set_num_threads(1);
+  check_output(task.output);
   const cluster::Cluster cluster = cluster::read_cluster(task.cluster);
   const PredictedModel model =
       make_predicted_model(task.model, task.model_settings, 1, dtype_of(task.dtype));
+  if (task.takes_megatron_layouts && model.tensor_layouts.empty()) {
+    throw ConfigError(
+        join_message("--megatron: no layouts of Megatron-LM are known for ", task.model),
+        "leave it out: layouts are searched for");
+  }
   const predict::Elements elements = elements_of(task.elements);
   const search::Training training = {
       .module = model.module,

@@ -18,7 +18,6 @@ namespace trireme::search {
 namespace {
 
 using cluster::kGiga;
-using cluster::kMicro;
 
 std::vector<const cluster::DeviceKind*> kinds_in_use(const cluster::Cluster& cluster) {
   std::vector<const cluster::DeviceKind*> kinds;
@@ -29,8 +28,10 @@ std::vector<const cluster::DeviceKind*> kinds_in_use(const cluster::Cluster& clu
   return kinds;
 }
 
-double share(const Choice& choice, int from_level) {
-  return choice.zero_level >= from_level ? static_cast<double>(choice.data) : 1;
+// How many ranks share what ZeRO shards from a level on, at most: single modules may have another.
+double share(const Choice& choice, const Plan& base, int from_level) {
+  const bool is_sharded = choice.zero_level >= from_level || !base.zero_level_of.empty();
+  return is_sharded ? static_cast<double>(choice.data) : 1;
 }
 
 // What a pipeline of stages takes at least in which backward is not divided and each rank has one
@@ -95,7 +96,11 @@ const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t r
     }
   }
   const predict::StageWork whole = predict::divide(record, plan, 1, least).front();
-  totals.kept = predict::walk_memory(record, whole, predict::GradientMemory::kReserved).kept;
+  const predict::ActivationMemory memory =
+      predict::walk_memory(record, whole, predict::GradientMemory::kReserved);
+  totals.kept = memory.kept;
+  totals.temporary =
+      std::max(0.0, std::max(memory.forward_peak, memory.backward_peak) - memory.kept);
   plan.recompute = spread_over(repeated_, count_of(repeated_));
   if (plan.recompute.empty()) {
     totals.kept_inputs = totals.kept;
@@ -131,18 +136,22 @@ const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t r
   return totals;
 }
 
-BoundTable::Exchanges BoundTable::exchanges(const Choice& choice, const Totals& totals) const {
+BoundTable::Exchanges BoundTable::exchanges(const Choice& choice, const Totals& totals) {
   if (choice.data == 1) return {};
+  const auto [found, is_new] = exchanges_.try_emplace(
+      {choice.pipe, choice.data, choice.tensor, choice.data_outside, choice.zero_level == 0});
+  if (!is_new) return found->second;
   Plan plan;
   plan.mesh = make_plan(choice, {}, {}, {}).mesh;
   const RankGroups groups(plan, cluster_);
   const double bytes = totals.trained / static_cast<double>(choice.pipe);
-  return {.reduce = groups.seconds(
-              kDataAxis,
-              choice.zero_level == 0 ? Collective::kAllReduce : Collective::kReduceScatter, bytes),
-          .gather = choice.zero_level == 0
-                        ? 0
-                        : groups.seconds(kDataAxis, Collective::kAllGather, bytes)};
+  found->second = {
+      .reduce = groups.seconds(
+          kDataAxis, choice.zero_level == 0 ? Collective::kAllReduce : Collective::kReduceScatter,
+          bytes),
+      .gather =
+          choice.zero_level == 0 ? 0 : groups.seconds(kDataAxis, Collective::kAllGather, bytes)};
+  return found->second;
 }
 
 double BoundTable::least_seconds(const Choice& choice, const Totals& totals,
@@ -153,13 +162,18 @@ double BoundTable::least_seconds(const Choice& choice, const Totals& totals,
   const double work = totals.compute + totals.layouts + (recomputes_all ? totals.recomputation : 0);
   // Measured times of an optimizer are not proportional to bytes.
   const double optimizer =
-      cluster_.optimizers.empty() ? totals.optimizer_seconds / share(choice, 1) : 0;
+      cluster_.optimizers.empty() ? totals.optimizer_seconds / share(choice, training_.base, 1) : 0;
   double least = (micro_batches * work + optimizer) / pipe;
   if (choice.schedule == "1f1b" || choice.schedule == "gpipe") {
     least = std::max(least, pipeline_bound(work, micro_batches, pipe));
   }
-  // Without a pipeline, all exchanges of a step are within it, one after the other.
-  if (choice.pipe == 1 && choice.zero_level <= 2) least = std::max(least, all.reduce + all.gather);
+  // Without a pipeline, all exchanges of a step are within it, one after the other. These settings
+  // and measured curves may make them shorter than the exchange of all bytes at once.
+  const Plan& base = training_.base;
+  const bool is_plain = base.wire == GradientCompression::kNone && base.shard_ranks == 0 &&
+                        base.zero_level_of.empty() && cluster_.collectives.empty();
+  if (choice.pipe == 1 && choice.zero_level <= 2 && is_plain)
+    least = std::max(least, all.reduce + all.gather);
   return least;
 }
 
@@ -170,8 +184,8 @@ double BoundTable::about(const Choice& choice, const Totals& totals, const Excha
                                         : static_cast<double>(choice.recomputed) /
                                               static_cast<double>(count_of(repeated_));
   const double pass = (totals.compute + totals.layouts + part * totals.recomputation) / pipe;
-  double seconds =
-      (micro_batches + bubble(choice)) * pass + totals.optimizer_seconds / pipe / share(choice, 1);
+  double seconds = (micro_batches + bubble(choice)) * pass +
+                   totals.optimizer_seconds / pipe / share(choice, training_.base, 1);
   // Exchanges run beside the passes, but for what is left at the ends.
   constexpr double kHidden = 0.6;
   constexpr double kAlwaysSeen = 0.05;
@@ -192,15 +206,15 @@ Bounds BoundTable::of(const Choice& choice) {
   const auto pipe = static_cast<double>(choice.pipe);
   const bool reserves = choice.data > 1 || choice.micro_batches > 1;
   const double states =
-      ((sums.parameters - sums.trained) + sums.trained / share(choice, 3) +
-       (training_.base.offload_optimizer ? 0 : sums.optimizer / share(choice, 1)) +
-       (reserves ? sums.gradients / share(choice, 2) : 0)) /
+      ((sums.parameters - sums.trained) + sums.trained / share(choice, training_.base, 3) +
+       (training_.base.offload_optimizer ? 0 : sums.optimizer / share(choice, training_.base, 1)) +
+       (reserves ? sums.gradients / share(choice, training_.base, 2) : 0)) /
       pipe;
   const double kept = choice.recomputed == 0 ? sums.kept : sums.kept_inputs;
   return {.least_seconds = least_seconds(choice, sums, all),
           .least_memory = states + sums.inputs,
           .seconds = about(choice, sums, all),
-          .memory = states + sums.inputs + in_flight(choice) * kept / pipe};
+          .memory = states + sums.inputs + sums.temporary + in_flight(choice) * kept / pipe};
 }
 
 }  // namespace trireme::search

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace trireme::search {
@@ -45,6 +47,7 @@ class BoundTable {
     double recomputation = 0;  // seconds of both that backward repeats if all repeated modules are
     double kept = 0;           // bytes kept for backward without recomputation
     double kept_inputs = 0;    // the same with it
+    double temporary = 0;      // bytes at the peak beside those that are kept
     double inputs = 0;         // bytes of the batch
     double parameters = 0;     // bytes of parameters and buffers
     double trained = 0;        // the same of parameters with gradients
@@ -60,7 +63,7 @@ class BoundTable {
   };
 
   const Totals& totals(std::int64_t tensor, std::int64_t rows);
-  Exchanges exchanges(const Choice& choice, const Totals& totals) const;
+  Exchanges exchanges(const Choice& choice, const Totals& totals);
   double least_seconds(const Choice& choice, const Totals& totals, const Exchanges& all) const;
   double about(const Choice& choice, const Totals& totals, const Exchanges& all) const;
 
@@ -70,6 +73,8 @@ class BoundTable {
   const std::vector<RepeatedModules>& repeated_;
   RecordTable& records_;
   std::map<std::pair<std::int64_t, std::int64_t>, Totals> totals_;
+  // By the mesh, and whether gradients are reduced on all ranks.
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool>, Exchanges> exchanges_;
 };
 
 }  // namespace trireme::search

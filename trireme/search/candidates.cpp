@@ -73,6 +73,11 @@ class ChoiceList {
     if (!is_possible(pipe, data, tensor)) return;
     const std::int64_t rows = training_.rows / data;
     for (const std::int64_t micro_batches : divisors(rows)) {
+      constexpr std::int64_t kMostMicroBatches = 1 << 20;
+      if (micro_batches > kMostMicroBatches) {
+        excluded(join_message("more than ", kMostMicroBatches, " micro-batches"));
+        continue;
+      }
       if (constraints_.micro_batches && *constraints_.micro_batches != micro_batches) {
         excluded(join_message("micro_batches=", *constraints_.micro_batches));
         continue;
@@ -145,15 +150,27 @@ class ChoiceList {
   void add_recomputation(Choice choice) {
     const auto wanted = constraints_.recomputation;
     choice.recomputed = 0;
-    if (!wanted || *wanted != Recomputation::kRepeated) choices_.push_back(choice);
+    if (wanted != Recomputation::kRepeated) add(choice);
     if (training_.entry == PlanEntry::kParallelize || limits_.repeated == 0) {
       if (wanted == Recomputation::kRepeated) {
-        excluded("recompute=repeated (nothing that could be is repeated in the module)");
+        excluded(training_.entry == PlanEntry::kParallelize
+                     ? "a loop that calls backward itself recomputes nothing"
+                     : "recompute=repeated: the module has no repeated modules");
       }
       return;
     }
     choice.recomputed = limits_.repeated;
-    if (!wanted || *wanted != Recomputation::kNone) choices_.push_back(choice);
+    if (wanted != Recomputation::kNone) add(choice);
+  }
+
+  void add(const Choice& choice) {
+    constexpr std::size_t kMostChoices = 1'000'000;
+    if (choices_.size() >= kMostChoices) {
+      throw UsageError(join_message("more than ", kMostChoices, " plans for ", ranks_,
+                                    " ranks and steps of ", training_.rows, " rows"),
+                       "fix a part of the plan by a constraint, such as rows=1 or tensor=8");
+    }
+    choices_.push_back(choice);
   }
 
   [[noreturn]] void refuse() const {

@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace trireme::search {
 namespace {
 
-constexpr std::array<Recomputation, 3> kRecomputations = {
-    Recomputation::kNone, Recomputation::kRepeated, Recomputation::kSome};
+constexpr std::array kRecomputations = {Recomputation::kNone, Recomputation::kRepeated};
 
 struct Wish {
   std::string name;
@@ -97,7 +97,7 @@ Recomputation recomputation_of(const Wish& wish) {
   for (const Recomputation each : kRecomputations) {
     if (wish.value == name_of(each)) return each;
   }
-  refuse_value(wish, "none, repeated or some");
+  refuse_value(wish, "none or repeated");
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ AxisRange Constraints::axis(const std::string& name) const {
 }
 
 void add_constraint(Constraints& constraints, std::string_view text) {
-  static const std::vector<std::string> kNames = {
+  static const std::vector<std::string> names = {
       "data", "pipe",     "tensor", "zero_level", "micro_batches",
       "rows", "schedule", "chunks", "recompute",  "memory_gib"};
   const Wish wish = parse_wish(text);
@@ -142,13 +142,19 @@ void add_constraint(Constraints& constraints, std::string_view text) {
         earlier(name_of(constraints.recomputation.value_or(Recomputation::kNone))));
   } else if (wish.name == "memory_gib") {
     const auto limit = parse_number<double>(wish.value);
-    if (!limit || !(*limit > 0) || wish.relation == ">=") refuse_value(wish, "GiB above 0");
+    if (!limit || !(*limit > 0) || !std::isfinite(*limit) || wish.relation == ">=") {
+      refuse_value(wish, "GiB above 0, after = or <=");
+    }
+    const bool is_other = constraints.memory_gib > 0 && constraints.memory_gib != *limit;
+    if (is_other && wish.relation == "=") {
+      refuse_contradiction(earlier(constraints.memory_gib), wish);
+    }
     constraints.memory_gib =
         constraints.memory_gib > 0 ? std::min(constraints.memory_gib, *limit) : *limit;
   } else {
-    const std::string meant = config::did_you_mean(wish.name, kNames);
+    const std::string meant = config::did_you_mean(wish.name, names);
     std::string all;
-    for (const std::string& name : kNames) all += (all.empty() ? "" : ", ") + name;
+    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
     throw ConfigError(join_message("constraint '", printable(text), "' has an unknown name"),
                       meant.empty() ? "use one of " + all : meant);
   }
@@ -176,15 +182,7 @@ std::string to_string(const Constraints& constraints) {
 }
 
 std::string_view name_of(Recomputation recomputation) {
-  switch (recomputation) {
-    case Recomputation::kNone:
-      return "none";
-    case Recomputation::kRepeated:
-      return "repeated";
-    case Recomputation::kSome:
-      break;
-  }
-  return "some";
+  return recomputation == Recomputation::kNone ? "none" : "repeated";
 }
 
 }  // namespace trireme::search

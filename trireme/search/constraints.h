@@ -26,7 +26,6 @@ struct AxisRange {
 enum class Recomputation {
   kNone,      ///< nothing
   kRepeated,  ///< all modules of which the model has many (repeated_modules.h)
-  kSome,      ///< as few of them as memory allows
 };
 
 /// Constraints of a search. Default: everything is searched.
@@ -37,6 +36,7 @@ struct Constraints {
   std::optional<std::int64_t> rows{};  ///< of one micro-batch on a rank along `data`
   std::optional<std::string> schedule{};
   std::optional<std::int64_t> chunks{};
+  /// Without a value: none, all, or as few as memory allows.
   std::optional<Recomputation> recomputation{};
   /// Memory that a rank may use, in GiB. 0: 92 % of that of the smallest device, because what its
   /// libraries and its allocator need is not predicted.
@@ -48,15 +48,15 @@ struct Constraints {
 };
 
 /// Adds constraints given as text, such as `tensor=8`, `pipe<=4`, `data>=2`, `zero_level=3`,
-/// `micro_batches=16`, `rows=2`, `schedule=zb-v`, `chunks=2`, `recompute=none` (or `repeated`, or
-/// `some`) and `memory_gib=60`. Throws ConfigError for another name, with the nearest one, for a
-/// value that cannot be, and for one that contradicts an earlier constraint, with both.
+/// `micro_batches=16`, `rows=2`, `schedule=zb-v`, `chunks=2`, `recompute=none` (or `repeated`) and
+/// `memory_gib=60`. Throws ConfigError for another name, with the nearest one, for a value that
+/// cannot be, and for one that contradicts an earlier constraint, with both.
 void add_constraint(Constraints& constraints, std::string_view text);
 
 /// Returns the constraints as text, such as `pipe=1, zero_level=3`; empty if there are none.
 std::string to_string(const Constraints& constraints);
 
-/// Returns the name of a choice of recomputation: `none`, `repeated` or `some`.
+/// Returns the name of a choice of recomputation: `none` or `repeated`.
 std::string_view name_of(Recomputation recomputation);
 
 }  // namespace trireme::search

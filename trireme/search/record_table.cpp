@@ -2,7 +2,9 @@
 #include <trireme/search/record_table.h>
 
 #include <trireme/search/layouts/layout_search.h>
-#include <trireme/search/training/inputs_of_rows.h>
+#include <trireme/search/training/loss_of_rows.h>
+
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <optional>
@@ -27,11 +29,16 @@ const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
   // that a row only waits for kernels to start are given more.
   constexpr std::int64_t kManyRows = 32;
   for (const std::int64_t rows : {std::int64_t{1}, std::max(kManyRows, 2 * tensor)}) {
-    const FoundLayouts all =
-        find_layouts(training_, cluster_, ranks_, tensor, rows, repeated_modules(training_.module));
-    if (all.seconds >= all.replicated_seconds) continue;
-    found->second = all.layouts;
-    break;
+    try {
+      const FoundLayouts all = find_layouts(training_, cluster_, ranks_, tensor, rows,
+                                            repeated_modules(training_.module));
+      if (all.seconds >= all.replicated_seconds) continue;
+      found->second = all.layouts;
+      break;
+    } catch (const c10::Error&) {
+      // Forward does not accept so few rows: batch norm needs more than one value.
+      if (rows > 1) throw;
+    }
   }
   return found->second;
 }
@@ -41,9 +48,8 @@ ModuleRecord RecordTable::exact_record(std::int64_t tensor, std::int64_t rows) {
   // `tensor` is the last axis of every plan, so that its groups lie in the cluster as here.
   plan.mesh = {{kDataAxis, ranks_ / tensor}, {"tensor", tensor}};
   plan.layouts = tensor > 1 ? layouts(tensor) : keep_whole("*");
-  const std::vector<at::Tensor> inputs = inputs_of_rows(training_.inputs, rows);
-  ModuleRecord record = record_module(
-      training_.module, plan, [&] { return training_.forward(inputs).front(); }, &cluster_);
+  ModuleRecord record =
+      record_module(training_.module, plan, loss_of_rows(training_, rows), &cluster_);
   return training_.transform ? training_.transform(std::move(record)) : record;
 }
 

@@ -9,11 +9,16 @@
 #include <trireme/search/record_table.h>
 #include <trireme/search/training/repeated_modules.h>
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <limits>
+#include <map>
+#include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 namespace trireme::search {
@@ -83,9 +88,9 @@ class Search {
   }
 
   Plan plan_of(const Choice& choice) {
-    static const ParameterLayouts kNone;
     return make_plan(choice, training_.base,
-                     choice.tensor > 1 ? records_.layouts(choice.tensor) : kNone, repeated_);
+                     choice.tensor > 1 ? records_.layouts(choice.tensor) : ParameterLayouts(),
+                     repeated_);
   }
 
   double memory_limit() const {
@@ -100,11 +105,37 @@ class Search {
     return kUsable * least * cluster::kGiB;
   }
 
+  // Nothing for numbers of rows that forward does not accept: batch norm needs more than one value.
+  std::optional<Bounds> bounds_of(const Choice& choice) {
+    const std::pair key = {choice.tensor, choice.rows};
+    if (refused_.contains(key)) {
+      ++result_.invalid;
+      return {};
+    }
+    try {
+      return bounds_.of(choice);
+    } catch (const c10::Error& error) {
+      refuse(error.what_without_backtrace());
+    } catch (const UsageError& error) {
+      refuse(error.what());
+    }
+    refused_.insert(key);
+    return {};
+  }
+
+  // Counts a plan that cannot be carried out, and keeps the first reason.
+  void refuse(const std::string& reason) {
+    ++result_.invalid;
+    if (result_.first_invalid.empty()) result_.first_invalid = reason;
+  }
+
   // Orders choices: those that probably fit first, and of these the fastest first.
   void rank(const std::vector<Choice>& choices) {
     std::vector<Ranked> small;
     for (const Choice& choice : choices) {
-      const Ranked ranked = {.choice = choice, .bounds = bounds_.of(choice)};
+      const auto bounds = bounds_of(choice);
+      if (!bounds) continue;
+      const Ranked ranked = {.choice = choice, .bounds = *bounds};
       if (ranked.bounds.least_memory > result_.memory_limit) {
         ++result_.too_large;
         if (smallest_unpredicted_.empty() ||
@@ -148,6 +179,10 @@ class Search {
         least_left = std::min(least_left, each.bounds.least_seconds);
         continue;
       }
+      if (has_too_many_rows(each.choice)) {
+        ++result_.too_large;
+        continue;
+      }
       const double before = best_seconds();
       predict_choice(each.choice);
       without_success = best_seconds() < before || result_.best.empty() ? 0 : without_success + 1;
@@ -157,23 +192,52 @@ class Search {
     result_.is_complete = least_left >= best_seconds();
   }
 
-  // Keeps one candidate, if it can be carried out.
+  // A plan that did not fit does not fit with more rows in a micro-batch either, as long as every
+  // stage has work for as many micro-batches.
+  static std::optional<Choice> without_rows(Choice choice) {
+    if (choice.micro_batches < choice.pipe || choice.schedule == "gpipe") return {};
+    choice.rows = 0;
+    choice.micro_batches = 0;
+    return choice;
+  }
+  bool has_too_many_rows(const Choice& choice) const {
+    const auto key = without_rows(choice);
+    if (!key) return false;
+    const auto found =
+        std::ranges::find(too_many_rows_, *key, &std::pair<Choice, std::int64_t>::first);
+    return found != too_many_rows_.end() && choice.rows >= found->second;
+  }
+  void note_too_large(const Choice& choice) {
+    too_large_.push_back(choice);
+    const auto key = without_rows(choice);
+    if (!key) return;
+    const auto found =
+        std::ranges::find(too_many_rows_, *key, &std::pair<Choice, std::int64_t>::first);
+    if (found == too_many_rows_.end()) {
+      too_many_rows_.emplace_back(*key, choice.rows);
+    } else {
+      found->second = std::min(found->second, choice.rows);
+    }
+  }
+
+  // Predicts one plan, if it can be carried out.
   std::optional<Candidate> predicted(const Choice& choice, const ModuleRecord& record) {
     Candidate candidate = {
         .plan = plan_of(choice), .rows = choice.rows, .recomputed = choice.recomputed};
-    if (!plan_problems(candidate.plan,
-                       {.ranks = static_cast<int>(choice.pipe * choice.data * choice.tensor),
-                        .entry = training_.entry})
-             .empty()) {
+    const auto problems = plan_problems(
+        candidate.plan, {.ranks = static_cast<int>(choice.pipe * choice.data * choice.tensor),
+                         .entry = training_.entry});
+    if (!problems.empty()) {
+      refuse(problems.front().text);
       return {};
     }
     try {
       candidate.prediction = predict::predict(record, candidate.plan, cluster_, training_.options);
-    } catch (const UsageError&) {
-      return {};  // fewer places than stages, or a schedule for other counts
+    } catch (const UsageError& error) {  // such as fewer places than stages
+      refuse(error.what());
+      return {};
     }
-    candidate.fits =
-        candidate.prediction.peak_memory() <= result_.memory_limit && candidate.prediction.fits();
+    candidate.fits = candidate.prediction.peak_memory() <= result_.memory_limit;
     return candidate;
   }
 
@@ -182,7 +246,7 @@ class Search {
     ++result_.predicted;
     if (!candidate) return;
     if (!candidate->fits) {
-      too_large_.push_back(choice);
+      note_too_large(choice);
       keep_smallest(std::move(*candidate));
       return;
     }
@@ -213,7 +277,7 @@ class Search {
 
   // Plans that recompute all repeated modules, or none and then do not fit, may fit with some.
   void recompute_less() {
-    if (constraints_.recomputation && *constraints_.recomputation != Recomputation::kSome) return;
+    if (constraints_.recomputation) return;
     if (count_of(repeated_) < 2) return;
     constexpr std::size_t kTried = 8;
     std::vector<Choice> bases;
@@ -227,8 +291,20 @@ class Search {
       const bool is_known = std::ranges::find(bases, all) != bases.end();
       if (!is_known && bounds_.of(choice).least_seconds < best_seconds()) bases.push_back(all);
     }
-    if (bases.size() > kTried) bases.resize(kTried);
+    if (bases.size() > kTried) {
+      for (std::size_t i = kTried; i < bases.size(); ++i) leave_out(bases[i]);
+      bases.resize(kTried);
+    }
     for (const Choice& base : bases) bisect(base);
+  }
+
+  // Some of the modules could be recomputed, which is not tried.
+  void leave_out(Choice choice) {
+    choice.recomputed = 0;
+    const double least = bounds_.of(choice).least_seconds;
+    if (least >= best_seconds()) return;
+    result_.lower_bound = std::min(result_.lower_bound, least);
+    result_.is_complete = false;
   }
 
   // Finds the smallest number of recomputed modules that fits.
@@ -237,10 +313,13 @@ class Search {
     std::int64_t enough = choice.recomputed;
     std::optional<Candidate> best;
     while (enough - too_few > 1) {
-      if (is_out_of_time()) break;
+      if (is_out_of_time()) {
+        leave_out(choice);
+        break;
+      }
       choice.recomputed = (too_few + enough) / 2;
       auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows));
-      ++result_.predicted;
+      ++result_.refined;
       if (!candidate) break;
       if (candidate->fits) {
         best = std::move(candidate);
@@ -254,24 +333,40 @@ class Search {
     if (best && !is_known) insert(std::move(*best), choice);
   }
 
-  // Predicts the best plans again from records of exactly their rows, and one device.
-  void finish() {
-    std::vector<Candidate> best = std::exchange(result_.best, {});
-    const std::vector<Choice> choices = std::exchange(choices_, {});
-    for (std::size_t i = 0; i < best.size(); ++i) {
-      const bool is_checked = i < kChecked && !is_out_of_time();
-      auto candidate =
-          is_checked ? predicted(choices[i], exact_record(choices[i])) : std::move(best[i]);
-      if (candidate && candidate->fits) insert(std::move(*candidate), choices[i]);
-      if (candidate && !candidate->fits) keep_smallest(std::move(*candidate));
+  // Predicts the best plan again from a record of exactly its rows, until the best one is such.
+  void check_best() {
+    std::vector<Choice> checked;
+    while (!result_.best.empty() && std::ranges::find(checked, choices_.front()) == checked.end()) {
+      const Choice choice = choices_.front();
+      checked.push_back(choice);
+      result_.best.erase(result_.best.begin());
+      choices_.erase(choices_.begin());
+      auto candidate = predicted(choice, exact_record(choice));
+      if (candidate && candidate->fits) {
+        insert(std::move(*candidate), choice);
+      } else if (candidate) {
+        keep_smallest(std::move(*candidate));
+      }
     }
+  }
+
+  void finish() {
+    check_best();
     if (!result_.best.empty()) {
       result_.lower_bound = std::min(result_.lower_bound, best_seconds());
+      // With its exact record, the best plan may be slower than a bound that excluded another one.
+      constexpr double kTolerance = 1e-6;
+      result_.is_complete = result_.is_complete && result_.gap() <= kTolerance;
     } else if (!smallest_unpredicted_.empty()) {
       const Choice& choice = smallest_unpredicted_.front().choice;
       if (auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows))) {
         keep_smallest(std::move(*candidate));
       }
+    }
+    if (result_.best.empty() && !result_.smallest && !result_.first_invalid.empty()) {
+      throw UsageError(
+          join_message("no plan can be carried out; the first reason: ", result_.first_invalid),
+          "change the settings that all plans have, or the constraints");
     }
     add_one_device();
     result_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
@@ -283,31 +378,29 @@ class Search {
     return found->second;
   }
 
-  // The same rows on one device, in the micro-batches that are fastest there.
+  // The same rows on one device, with the micro-batches and the recomputation that are fastest
+  // there.
   void add_one_device() {
     if (ranks_ == 1) {
       if (!result_.best.empty()) result_.one_device = result_.best.front();
       return;
     }
-    const cluster::Cluster one = cluster_.with_ranks(1);
-    for (std::int64_t micro_batches = 1; micro_batches <= training_.rows; micro_batches *= 2) {
-      if (training_.rows % micro_batches != 0) break;
-      const Choice choice = {.rows = training_.rows / micro_batches,
-                             .micro_batches = micro_batches};
-      Candidate candidate = {
-          .plan = plan_of(choice), .rows = choice.rows, .recomputed = choice.recomputed};
-      candidate.prediction =
-          predict::predict(records_.record(1, choice.rows), candidate.plan, one, training_.options);
-      candidate.fits = candidate.prediction.peak_memory() <= result_.memory_limit;
-      const bool is_better =
-          !result_.one_device ||
-          std::pair(!candidate.fits, candidate.prediction.step_seconds) <
-              std::pair(!result_.one_device->fits, result_.one_device->prediction.step_seconds);
-      if (is_better) result_.one_device = std::move(candidate);
+    Training training = training_;
+    training.base.shard_ranks = 0;
+    Constraints constraints;
+    constraints.memory_gib = constraints_.memory_gib;
+    // One device of the cluster: the first.
+    const SearchOptions options = {
+        .seconds = options_.seconds, .patience = kPatienceOfOne, .most_best = 1};
+    try {
+      SearchResult one = Search(training, 1, cluster_, constraints, options).run();
+      result_.one_device = one.best.empty() ? std::move(one.smallest) : std::move(one.best.front());
+    } catch (const UsageError&) {
+      // No plan for one device: there is nothing to compare with.
     }
   }
 
-  static constexpr std::size_t kChecked = 3;
+  static constexpr std::int64_t kPatienceOfOne = 8;
 
   const Training& training_;
   std::int64_t ranks_;
@@ -322,6 +415,9 @@ class Search {
   std::vector<Ranked> smallest_unpredicted_;  // one or none
   std::vector<Choice> too_large_;             // that were predicted
   std::vector<Choice> choices_;               // of result_.best
+  // Least rows with which a choice did not fit, by the choice without its rows.
+  std::vector<std::pair<Choice, std::int64_t>> too_many_rows_;
+  std::set<std::pair<std::int64_t, std::int64_t>> refused_;  // `tensor` and rows
   std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> exact_;
   SearchResult result_;
 };
@@ -352,6 +448,10 @@ SearchResult find_plan(const Training& training, std::int64_t ranks,
     throw UsageError(
         join_message("a search for a plan of ", ranks, " ranks and ", training.rows, " rows"),
         "there must be at least one of each");
+  }
+  if (!training.forward) {
+    throw UsageError("a search for a plan without a forward pass",
+                     "set Training::forward to the function that a TrainingStep gets");
   }
   return Search(training, ranks, cluster, constraints, options).run();
 }

@@ -51,6 +51,9 @@ struct SearchResult {
   std::int64_t too_large = 0;   ///< of these: their parameters and optimizer alone do not fit
   std::int64_t bounded = 0;     ///< of these: cannot be faster than the best
   std::int64_t predicted = 0;   ///< of these: predicted
+  std::int64_t invalid = 0;     ///< of these: cannot be carried out, such as with too many stages
+  std::string first_invalid{};  ///< why the first of them cannot
+  std::int64_t refined = 0;     ///< predictions beside these, with some recomputed modules
   std::int64_t left = 0;        ///< of these: neither predicted nor excluded when it ended
   double seconds = 0;           ///< time of the search
   bool is_complete = false;     ///< all plans were predicted or excluded by bounds

@@ -35,6 +35,8 @@ std::string to_json(const SearchResult& result) {
   json["too_large"] = result.too_large;
   json["bounded"] = result.bounded;
   json["predicted"] = result.predicted;
+  json["invalid"] = result.invalid;
+  json["refined"] = result.refined;
   json["left"] = result.left;
   json["seconds"] = result.seconds;
   constexpr int kIndent = 2;

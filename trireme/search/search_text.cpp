@@ -124,11 +124,18 @@ void write_memory(TextWriter& text, const predict::Prediction& prediction) {
   }
 }
 
+// Parts are differences, which leave rounding errors.
+bool is_nothing(double part, const predict::Prediction& prediction) {
+  constexpr double kRounding = 1e-9;
+  return part <= kRounding * prediction.step_seconds;
+}
+
 // What would make a step faster, by the largest part beside computation.
 std::string advice(const Candidate& candidate) {
   const predict::Prediction& prediction = candidate.prediction;
   const predict::StepParts& parts = prediction.parts;
-  const std::array<std::pair<double, const char*>, 4> remedies = {{
+  const std::array<std::pair<double, const char*>, 5> remedies = {{
+      {parts.optimizer, "a fused optimizer, or one that is sharded over more ranks"},
       {parts.recomputation, "more memory, which saves recomputation"},
       {parts.layouts, "faster links between the ranks along tensor"},
       {parts.data_exchange, "faster links along data, or more rows in a step"},
@@ -137,7 +144,7 @@ std::string advice(const Candidate& candidate) {
   const auto most = std::ranges::max_element(remedies, {}, &std::pair<double, const char*>::first);
   constexpr double kWorthNaming = 0.03;
   if (most->first < kWorthNaming * prediction.step_seconds) {
-    return "Only faster devices or more of them would help: computation takes nearly all time.";
+    return "Computation takes nearly all time: only faster devices or more of them would help.";
   }
   return join_message("At most ", percent(most->first / prediction.step_seconds),
                       " of the step would be saved by ", most->second, ".");
@@ -212,7 +219,7 @@ std::string to_string(const SearchResult& result) {
        << " of the peak rate\n";
   for (const auto& [name, seconds, meaning] : kParts) {
     const double part = prediction.parts.*seconds;
-    if (part <= 0) continue;
+    if (is_nothing(part, prediction)) continue;
     text << "  " << std::left << std::setw(20) << name << std::right << std::setw(12)
          << duration(part) << std::setw(9) << percent(part / prediction.step_seconds) << "  "
          << meaning << '\n';
@@ -238,7 +245,8 @@ std::string compare(const SearchResult& chosen, const SearchResult& alternative,
   TextWriter text;
   text << "why not " << wish << ":\n";
   if (chosen.best.empty()) {
-    text << "  nothing fits without it either\n";
+    text << (alternative.best.empty() ? "  nothing was found that fits with it either\n"
+                                      : "  with it, a plan fits:\n" + to_string(alternative));
     return text.str();
   }
   if (alternative.best.empty()) {
@@ -265,13 +273,13 @@ std::string compare(const SearchResult& chosen, const SearchResult& alternative,
        << " micro-batches; its step takes " << duration(other.prediction.step_seconds) << ", "
        << report::fixed(other.prediction.step_seconds / seconds, 3) << " times as long\n";
   if (difference < 0) {
-    text << "  it is faster: the search ended before it came to it; search longer (--seconds)\n";
+    text << "  it is faster: the search for the chosen plan ended before it came to this one\n";
   }
   std::vector<Row> rows = {{{"", "chosen", "with " + wish, "difference"}}};
   for (const auto& [name, part, meaning] : kParts) {
     const double mine = best.prediction.parts.*part;
     const double theirs = other.prediction.parts.*part;
-    if (mine <= 0 && theirs <= 0) continue;
+    if (is_nothing(mine, best.prediction) && is_nothing(theirs, other.prediction)) continue;
     rows.push_back(
         {{std::string(name), duration(std::max(0.0, mine)), duration(std::max(0.0, theirs)),
           (theirs < mine ? "-" : "+") + duration(std::abs(theirs - mine))}});

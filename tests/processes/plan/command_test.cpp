@@ -49,13 +49,13 @@ TEST(PlanCommand, ExplainsAlternatives) {
 }
 
 TEST(PlanCommand, PlansEveryFamily) {
-  for (const char* model :
-       {"--model llama --set layers=2 --set hidden=256 --set heads=4 --set sequence=128 "
-        "--set feed_forward=512 ",
-        "--model bert --set layers=2 --set hidden=256 --set heads=4 --set sequence=128 ",
-        "--model vit --set layers=2 ", "--model resnet ",
-        "--model mixture --set layers=2 --set hidden=256 --set heads=4 --set experts=4 "}) {
-    const Finished found = plan(std::string(model) + "-n 4 --batch 16");
+  const std::string text = " --set layers=2 --set hidden=256 --set heads=4 --set sequence=128 ";
+  // Images of 32 by 32 leave one value per channel, of which batch norm needs more than one.
+  for (const std::string& model :
+       {"--model llama --set feed_forward=512" + text, "--model bert" + text,
+        "--model mixture --set experts=4" + text, std::string("--model vit --set layers=2 "),
+        std::string("--model resnet "), std::string("--model resnet --set size=32 ")}) {
+    const Finished found = plan(model + "-n 4 --batch 16");
     EXPECT_EQ(found.code, 0) << model << found.output;
     EXPECT_THAT(found.output, Not(HasSubstr("defect"))) << model;
   }
@@ -69,6 +69,15 @@ TEST(PlanCommand, ExitsWithOneIfNothingFits) {
 }
 
 TEST(PlanCommand, RefusesBadInput) {
+  const std::string small = std::string(kGpt) + "-n 8 --batch 64 ";
+  EXPECT_THAT(plan(small + "--plan-set zero_level=3").output, HasSubstr("--with zero_level=1"));
+  EXPECT_THAT(plan(small + "--plan-set activation_bytes=1000000").output,
+              HasSubstr("which predictions do not know"));
+  EXPECT_THAT(plan(small + "--json --why-not tensor=2").output, HasSubstr("--why-not"));
+  EXPECT_THAT(plan(small + "--save /nowhere/plan.toml").output,
+              HasSubstr("no folder that can be written to"));
+  EXPECT_THAT(plan("--model resnet -n 2 --batch 64 --megatron").output,
+              HasSubstr("layouts of Megatron-LM"));
   EXPECT_THAT(plan(std::string(kGpt) + "-n 8").output, HasSubstr("--batch"));
   EXPECT_THAT(plan(std::string(kGpt) + "-n 8 --batch 64 --with tenser=2").output,
               HasSubstr("did you mean 'tensor'?"));

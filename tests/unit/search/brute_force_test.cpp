@@ -25,6 +25,7 @@ struct Case {
   std::int64_t rows;
   std::vector<std::string> constraints{};
   double memory_gib = 0;
+  Plan base{};
 };
 
 class BruteForce : public testing::TestWithParam<Case> {};
@@ -34,7 +35,8 @@ std::string text_of(const Choice& choice) { return to_string(make_plan(choice, {
 TEST_P(BruteForce, FindsTheSamePlanWithinItsBounds) {
   const Case& given = GetParam();
   SmallGpt gpt;
-  const Training training = gpt.training(given.rows);
+  Training training = gpt.training(given.rows);
+  training.base = given.base;
   const cluster::Cluster cluster = cluster::read_cluster(given.cluster).with_ranks(given.ranks);
   Constraints constraints;
   for (const std::string& text : given.constraints) add_constraint(constraints, text);
@@ -44,7 +46,7 @@ TEST_P(BruteForce, FindsTheSamePlanWithinItsBounds) {
   RecordTable records(training, given.ranks, cluster);
   BoundTable bounds(training, cluster, given.ranks, repeated, records);
   const SearchResult result = find_plan(training, given.ranks, cluster, constraints, kComplete);
-  EXPECT_TRUE(result.is_complete);
+  EXPECT_EQ(result.left, 0);
 
   double fastest = std::numeric_limits<double>::infinity();
   std::int64_t predicted = 0;
@@ -54,9 +56,9 @@ TEST_P(BruteForce, FindsTheSamePlanWithinItsBounds) {
   for (const Choice& choice : choices) {
     predict::Prediction prediction;
     try {
-      prediction =
-          predict::predict(records.record(choice.tensor, choice.rows),
-                           make_plan(choice, {}, training.tensor_layouts, repeated), cluster);
+      prediction = predict::predict(
+          records.record(choice.tensor, choice.rows),
+          make_plan(choice, training.base, training.tensor_layouts, repeated), cluster);
     } catch (const UsageError&) {
       continue;  // more stages than places
     }
@@ -78,20 +80,22 @@ TEST_P(BruteForce, FindsTheSamePlanWithinItsBounds) {
   }
   // The search may recompute some modules, and predicts the best plans from exact records.
   const double found = result.fastest().prediction.step_seconds;
-  EXPECT_LE(found, fastest * 1.001);
+  EXPECT_LE(found, fastest * 1.01);
   EXPECT_LE(result.lower_bound, found);
-  if (result.fastest().recomputed % 4 == 0) EXPECT_GE(found, fastest * 0.999);
+  if (result.fastest().recomputed % 4 == 0) EXPECT_GE(found, fastest * 0.99);
 }
 
-INSTANTIATE_TEST_SUITE_P(Search, BruteForce,
-                         testing::Values(Case{"a100-80", 8, 16}, Case{"a100-80", 6, 12},
-                                         Case{"h100-80", 16, 16}, Case{"cpu", 4, 8},
-                                         Case{"a100-80", 3, 9},
-                                         Case{"a100-80", 8, 16, {"pipe=2", "tensor=2"}},
-                                         Case{"a100-80", 8, 16, {"pipe>=4", "zero_level=1"}},
-                                         Case{"a100-80", 4, 64, {}, 0.012},
-                                         Case{"a100-80", 4, 64, {}, 0.02},
-                                         Case{"a100-80", 4, 64, {}, 0.0001}));
+INSTANTIATE_TEST_SUITE_P(
+    Search, BruteForce,
+    testing::Values(Case{"a100-80", 8, 16}, Case{"a100-80", 6, 12}, Case{"h100-80", 16, 16},
+                    Case{"cpu", 4, 8}, Case{"a100-80", 3, 9},
+                    Case{"a100-80", 8, 16, {"pipe=2", "tensor=2"}},
+                    Case{"a100-80", 8, 16, {"pipe>=4", "zero_level=1"}},
+                    Case{"a100-80", 4, 64, {}, 0.012}, Case{"a100-80", 4, 64, {}, 0.02},
+                    Case{"a100-80", 4, 64, {}, 0.0001},
+                    Case{"a100-80", 16, 16, {}, 0, {.wire = GradientCompression::kBf16}},
+                    Case{"a100-80", 16, 16, {"pipe=1"}, 0, {.zero_level_of = {{"head", 3}}}},
+                    Case{"a100-80", 16, 16, {"pipe=1", "data>=4"}, 0, {.shard_ranks = 2}}));
 
 }  // namespace
 }  // namespace trireme::search

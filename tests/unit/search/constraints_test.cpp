@@ -50,7 +50,7 @@ TEST(Constraints, AreReadAndWritten) {
 TEST(Constraints, OfOneAxisAddUp) {
   EXPECT_EQ(parse({"pipe<=8", "pipe>=2", "pipe<=4"}).axis("pipe"), (AxisRange{2, 4}));
   EXPECT_EQ(parse({"pipe<=8", "pipe=4"}).axis("pipe"), (AxisRange{4, 4}));
-  EXPECT_EQ(parse({"memory_gib<=60", "memory_gib=40"}).memory_gib, 40);
+  EXPECT_EQ(parse({"memory_gib<=60", "memory_gib<=40"}).memory_gib, 40);
 }
 
 TEST(Constraints, ThatContradictEachOtherAreBothNamed) {
@@ -58,6 +58,8 @@ TEST(Constraints, ThatContradictEachOtherAreBothNamed) {
               AllOf(HasSubstr("tensor<=4 and tensor=8"), HasSubstr("contradict")));
   EXPECT_THAT(error_of({"zero_level=1", "zero_level=3"}),
               HasSubstr("zero_level=1 and zero_level=3"));
+  EXPECT_THAT(error_of({"memory_gib=40", "memory_gib=60"}),
+              HasSubstr("memory_gib=40 and memory_gib=60"));
   EXPECT_THAT(error_of({"schedule=1f1b", "schedule=gpipe"}),
               HasSubstr("schedule=1f1b and schedule=gpipe"));
 }
@@ -72,8 +74,9 @@ TEST(Constraints, RefuseWhatCannotBe) {
   EXPECT_THAT(error_of({"zero_level=4"}), HasSubstr("a level from 0 to 3"));
   EXPECT_THAT(error_of({"zero_level<=2"}), HasSubstr("can only be set by ="));
   EXPECT_THAT(error_of({"schedule=2f2b"}), HasSubstr("one of gpipe, 1f1b"));
-  EXPECT_THAT(error_of({"recompute=all"}), HasSubstr("none, repeated or some"));
+  EXPECT_THAT(error_of({"recompute=all"}), HasSubstr("none or repeated"));
   EXPECT_THAT(error_of({"memory_gib=-1"}), HasSubstr("GiB above 0"));
+  EXPECT_THAT(error_of({"memory_gib=inf"}), HasSubstr("GiB above 0"));
 }
 
 }  // namespace

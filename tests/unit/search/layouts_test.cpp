@@ -6,7 +6,7 @@
 #include <trireme/search/layouts/layout_replay.h>
 #include <trireme/search/layouts/layout_search.h>
 #include <trireme/search/layouts/parameter_groups.h>
-#include <trireme/search/training/inputs_of_rows.h>
+#include <trireme/search/training/loss_of_rows.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,9 +37,8 @@ LaidOut dry_run_of(const Training& training, const cluster::Cluster& cluster,
   plan.layouts = layouts;
   LaidOut all;
   all.module = lay_out_module(training.module, plan, &cluster);
-  const auto inputs = inputs_of_rows(training.inputs, rows);
-  all.dry_run = detail::dry_run_module(
-      all.module.tensors, all.module.layouts, [&] { return training.forward(inputs).front(); }, 0);
+  all.dry_run = detail::dry_run_module(all.module.tensors, all.module.layouts,
+                                       loss_of_rows(training, rows), 0);
   all.record = make_record(all.module, all.dry_run);
   return all;
 }
@@ -114,9 +113,9 @@ TEST(LayoutReplay, OfReplicatedParametersIsTheWholeWork) {
 }
 
 const ParameterLayout& layout_of(const FoundLayouts& found, const std::string& name) {
-  static const ParameterLayout kNone;
+  static const ParameterLayout none;
   const ParameterLayout* const layout = find_layout(found.layouts, name);
-  return layout == nullptr ? kNone : *layout;
+  return layout == nullptr ? none : *layout;
 }
 
 TEST(FindLayouts, FindsColumnsAndThenRowsInATransformer) {

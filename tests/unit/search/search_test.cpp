@@ -183,6 +183,36 @@ TEST(Search, SaysThatPlansWereLeft) {
   EXPECT_THAT(to_string(result), AllOf(HasSubstr("search longer"), Not(HasSubstr("NO PLAN"))));
 }
 
+TEST(Search, RefusesAForwardWithoutLoss) {
+  SmallGpt gpt;
+  Training training = gpt.training(4);
+  training.forward = [](const std::vector<at::Tensor>&) { return std::vector<at::Tensor>(); };
+  EXPECT_THROW(find_plan(training, 2, cluster::read_cluster("a100-80")), UsageError);
+  training.forward = nullptr;
+  EXPECT_THROW(find_plan(training, 2, cluster::read_cluster("a100-80")), UsageError);
+}
+
+TEST(Search, ComparesWithTheBestOfOneDevice) {
+  // Only three micro-batches fit on one device.
+  SmallGpt gpt;
+  const auto cluster = cluster::read_cluster("a100-80");
+  Constraints constraints;
+  constraints.memory_gib = 0.01;
+  const SearchResult one = find_plan(gpt.training(81), 1, cluster, constraints);
+  ASSERT_FALSE(one.best.empty());
+  const SearchResult three = find_plan(gpt.training(81), 3, cluster, constraints);
+  ASSERT_TRUE(three.one_device);
+  EXPECT_TRUE(three.one_device->fits);
+  EXPECT_NEAR(three.one_device->prediction.step_seconds, one.fastest().prediction.step_seconds,
+              0.01 * one.fastest().prediction.step_seconds);
+}
+
+TEST(Search, LimitsMicroBatches) {
+  for (const Candidate& candidate : search_for(1, 1LL << 40).best) {
+    EXPECT_LE(candidate.plan.micro_batches, 1 << 20);
+  }
+}
+
 TEST(Search, WritesJson) {
   const SearchResult result = search_for(4, 8);
   const auto json = nlohmann::json::parse(to_json(result));

@@ -18,8 +18,9 @@ namespace {
 std::uint64_t code_of(const Placement& placement) {
   constexpr int kFirstDim = 16;
   if (placement.is_replicate()) return 1;
-  if (placement.is_shard()) return static_cast<std::uint64_t>(kFirstDim + placement.dim());
-  return static_cast<std::uint64_t>(2 + static_cast<int>(placement.op()));
+  const int code =
+      placement.is_shard() ? kFirstDim + placement.dim() : 2 + static_cast<int>(placement.op());
+  return static_cast<std::uint64_t>(code);
 }
 
 bool is_sharded(const Strategy& strategy) {
@@ -73,7 +74,7 @@ LayoutReplay::LayoutReplay(const detail::ModuleDryRun& dry_run, const LaidOutMod
                           .parameter = gradient.parameter,
                           .bytes = bytes_of(gradient.tensor)});
   }
-  values_.resize(static_cast<std::size_t>(most + 1));
+  values_.resize(static_cast<std::size_t>(most) + 1);
   results_.resize(steps_.size());
 }
 

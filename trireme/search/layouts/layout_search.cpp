@@ -6,7 +6,7 @@
 #include <trireme/predict/element_bytes.h>
 #include <trireme/search/layouts/layout_replay.h>
 #include <trireme/search/layouts/parameter_groups.h>
-#include <trireme/search/training/inputs_of_rows.h>
+#include <trireme/search/training/loss_of_rows.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -212,9 +212,8 @@ FoundLayouts find_layouts(const Training& training, const cluster::Cluster& clus
   plan.mesh = {{kDataAxis, ranks / tensor}, {"tensor", tensor}};
   plan.layouts = {{"*", {{"tensor", Replicate{}}}}};
   const LaidOutModule laid_out = lay_out_module(training.module, plan, &cluster);
-  const std::vector<at::Tensor> inputs = inputs_of_rows(training.inputs, rows);
-  const detail::ModuleDryRun dry_run = detail::dry_run_module(
-      laid_out.tensors, laid_out.layouts, [&] { return training.forward(inputs).front(); }, 0);
+  const detail::ModuleDryRun dry_run =
+      detail::dry_run_module(laid_out.tensors, laid_out.layouts, loss_of_rows(training, rows), 0);
   const ModuleRecord record = make_record(laid_out, dry_run);
   LayoutReplay replay(dry_run, laid_out, 0, seconds_of_calls(record, cluster),
                       seconds_of_parameters(record, training, cluster));
