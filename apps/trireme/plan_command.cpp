@@ -66,7 +66,7 @@ void add_plan_command(CLI::App& app) {
   command
       ->add_option_function<Real>(
           "--seconds", [task](const Real& real) { task->seconds = real.value; },
-          "Time after which the best plan so far is taken [10]")
+          "Time of predictions after which the best plan so far is taken [10]")
       ->option_text("SECONDS")
       ->check(number_from_zero());
   command->add_flag("--megatron", task->takes_megatron_layouts,

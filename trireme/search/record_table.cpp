@@ -65,10 +65,11 @@ const ModuleRecord& RecordTable::record(std::int64_t tensor, std::int64_t rows) 
                                        .many = {2 * few, exact_record(tensor, 2 * few)}})
                  .first;
     }
-    // A single row is never sharded: other layouts are then cheapest along `tensor`.
-    const bool is_alone = rows == 1 && tensor > 1;
-    auto scaled = is_alone ? std::optional<ModuleRecord>()
-                           : scaled_record(pair->second.few, pair->second.many, rows);
+    // Fewer rows than ranks along `tensor` cannot be sharded over all of them: activations then
+    // have other layouts, and often more memory.
+    const bool is_recorded = rows < tensor;
+    auto scaled = is_recorded ? std::optional<ModuleRecord>()
+                              : scaled_record(pair->second.few, pair->second.many, rows);
     found->second = scaled ? std::move(*scaled) : exact_record(tensor, rows);
   } catch (...) {
     records_.erase(found);

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace trireme::search {
@@ -53,6 +54,7 @@ class Search {
     result_.considered = static_cast<std::int64_t>(choices.size());
     result_.memory_limit = memory_limit();
     rank(choices);
+    predictions_begin_ = Clock::now();
     predict_in_order();
     recompute_less();
     finish();
@@ -155,7 +157,8 @@ class Search {
   }
 
   bool is_out_of_time() const {
-    return std::chrono::duration<double>(Clock::now() - begin_).count() > options_.seconds;
+    return std::chrono::duration<double>(Clock::now() - predictions_begin_).count() >
+           options_.seconds;
   }
 
   double best_seconds() const {
@@ -163,33 +166,48 @@ class Search {
                                 : result_.best.front().prediction.step_seconds;
   }
 
+  // First the plans that probably fit, by what is learned of estimates on the way, then the others.
   void predict_in_order() {
-    std::int64_t without_success = 0;
-    double least_left = std::numeric_limits<double>::infinity();
+    std::vector<Ranked> postponed;
     for (const Ranked& each : order_) {
-      if (each.bounds.least_seconds >= best_seconds()) {
-        ++result_.bounded;
-        continue;
+      if (is_probably_too_large(each)) {
+        postponed.push_back(each);
+      } else {
+        predict_unless_excluded(each);
       }
-      // Estimates order plans well: the first few are worth their time.
-      constexpr std::int64_t kAlways = 20;
-      const bool is_over = is_out_of_time() && result_.predicted >= kAlways;
-      if (is_over || without_success >= options_.patience) {
-        ++result_.left;
-        least_left = std::min(least_left, each.bounds.least_seconds);
-        continue;
-      }
-      if (has_too_many_rows(each.choice)) {
-        ++result_.too_large;
-        continue;
-      }
-      const double before = best_seconds();
-      predict_choice(each.choice);
-      without_success = best_seconds() < before || result_.best.empty() ? 0 : without_success + 1;
     }
+    for (const Ranked& each : postponed) predict_unless_excluded(each);
     // A plan that was left out because of a worse best plan cannot be faster than it.
-    result_.lower_bound = std::min(best_seconds(), least_left);
-    result_.is_complete = least_left >= best_seconds();
+    result_.lower_bound = std::min(best_seconds(), least_left_);
+    result_.is_complete = least_left_ >= best_seconds();
+  }
+
+  bool is_probably_too_large(const Ranked& each) const {
+    const auto found = memory_factors_.find({each.choice.schedule, each.choice.recomputed > 0});
+    return found != memory_factors_.end() &&
+           each.bounds.memory * found->second > result_.memory_limit;
+  }
+
+  void predict_unless_excluded(const Ranked& each) {
+    if (each.bounds.least_seconds >= best_seconds()) {
+      ++result_.bounded;
+      return;
+    }
+    if (has_too_many_rows(each.choice)) {
+      ++result_.too_large;
+      return;
+    }
+    // Estimates order plans well: the first few are worth their time.
+    constexpr std::int64_t kAlways = 20;
+    const bool is_over = is_out_of_time() && result_.predicted >= kAlways;
+    if (is_over || without_success_ >= options_.patience) {
+      ++result_.left;
+      least_left_ = std::min(least_left_, each.bounds.least_seconds);
+      return;
+    }
+    const double before = best_seconds();
+    predict_choice(each);
+    without_success_ = best_seconds() < before || result_.best.empty() ? 0 : without_success_ + 1;
   }
 
   // A plan that did not fit does not fit with more rows in a micro-batch either, as long as every
@@ -241,12 +259,17 @@ class Search {
     return candidate;
   }
 
-  void predict_choice(const Choice& choice) {
+  void predict_choice(const Ranked& ranked) {
+    const Choice& choice = ranked.choice;
     auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows));
     ++result_.predicted;
     if (!candidate) return;
     if (!candidate->fits) {
       note_too_large(choice);
+      const double factor = candidate->prediction.peak_memory() / ranked.bounds.memory;
+      const auto [known, is_new] =
+          memory_factors_.try_emplace({choice.schedule, choice.recomputed > 0}, factor);
+      if (!is_new) known->second = std::min(known->second, factor);
       keep_smallest(std::move(*candidate));
       return;
     }
@@ -408,6 +431,7 @@ class Search {
   const Constraints& constraints_;
   const SearchOptions& options_;
   Clock::time_point begin_ = Clock::now();
+  Clock::time_point predictions_begin_ = begin_;  // records and bounds are before it
   std::vector<RepeatedModules> repeated_;
   RecordTable records_;
   BoundTable bounds_;
@@ -415,6 +439,11 @@ class Search {
   std::vector<Ranked> smallest_unpredicted_;  // one or none
   std::vector<Choice> too_large_;             // that were predicted
   std::vector<Choice> choices_;               // of result_.best
+  std::int64_t without_success_ = 0;          // predictions without a better plan
+  double least_left_ = std::numeric_limits<double>::infinity();  // bound of plans that were left
+  // Predicted over estimated memory of plans that did not fit, the smallest: by schedule, and
+  // whether modules are recomputed.
+  std::map<std::pair<std::string_view, bool>, double> memory_factors_;
   // Least rows with which a choice did not fit, by the choice without its rows.
   std::vector<std::pair<Choice, std::int64_t>> too_many_rows_;
   std::set<std::pair<std::int64_t, std::int64_t>> refused_;  // `tensor` and rows

@@ -19,8 +19,8 @@ namespace trireme::search {
 
 /// Limits of the effort.
 struct SearchOptions {
-  /// Time after which the best plan so far is returned. Records of the module are made and a few
-  /// plans are predicted even if they take longer.
+  /// Time of predictions after which the best plan so far is returned. Records of the module and
+  /// bounds are not part of it, and a few plans are predicted in any case.
   double seconds = 10;
   /// Number of predictions, in the order of the estimates, without a better plan after which the
   /// search ends. With a very large one it ends only when bounds exclude all other plans.
