@@ -33,7 +33,7 @@ def timed(name, peer, seconds, goal, words):
 
 LLAMA = {"vocabulary": 128256, "sequence": 8192, "key_value_heads": 8}
 LLAMA_8B = model("llama", layers=32, hidden=4096, heads=32, feed_forward=14336, **LLAMA)
-LLAMA_405B = model("llama", layers=126, hidden=16384, heads=128, feed_forward=53248, **LLAMA)
+GPT_145B = model("gpt", layers=80, hidden=12288, heads=96, vocabulary=51200, sequence=2048)
 
 # Parameters in billions, layers, hidden, heads, tensor, pipe, stages of a rank, devices, rows of a step and of a micro-batch.
 PUBLISHED = [
@@ -66,7 +66,7 @@ def published(billions, layers, hidden, heads, tensor, pipe, chunks, devices, ro
 
 SWEEPS = [
     timed("LLaMA 8B, 64 H100", "autoparallel_published", 52, 2.0, [*LLAMA_8B, "-n", 64, "--cluster", "h100-80", "--batch", 128]),
-    timed("LLaMA 405B, 1024 H100", "alpa_published", 2400, 10.0,
-          [*LLAMA_405B, "-n", 1024, "--cluster", "h100-80", "--batch", 1024]),
+    timed("GPT 145.6B, 1536 A100", "alpa_published", 2400, 10.0,
+          [*GPT_145B, "-n", 1536, "--cluster", "a100-80", "--dtype", "float16", "--elements", "fused", "--batch", 2304]),
     *(published(*case) for case in PUBLISHED),
 ]
