@@ -67,10 +67,10 @@ double in_flight(const Choice& choice) {
 }  // namespace
 
 const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t rows) {
-  const auto [found, is_new] = totals_.try_emplace({tensor, rows});
-  Totals& totals = found->second;
-  if (!is_new) return totals;
+  const auto found = totals_.find({tensor, rows});
+  if (found != totals_.end()) return found->second;
   const ModuleRecord& record = records_.record(tensor, rows);
+  Totals& totals = totals_[{tensor, rows}];
   // Along `pipe`, so that nothing is exchanged along `data`.
   Plan plan = training_.base;
   plan.mesh = {{kStageAxis, ranks_ / tensor}, {"tensor", tensor}};
@@ -89,11 +89,6 @@ const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t r
   for (int call = 0; call < record.num_calls(); ++call) {
     totals.compute += least[static_cast<std::size_t>(call)];
     totals.layouts += costs.layouts(call);
-  }
-  for (const OperatorCall& call : record.calls) {
-    if (call.module != record.calls.front().module && call.result_bytes > 0) {
-      totals.boundary = std::max(totals.boundary, call.result_bytes);
-    }
   }
   const predict::StageWork whole = predict::divide(record, plan, 1, least).front();
   const predict::ActivationMemory memory =
@@ -116,10 +111,8 @@ const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t r
   }
   totals.inputs = record.input_bytes;
   double bandwidth = 0;
-  double kernel = kinds.front()->kernel_us;
   for (const cluster::DeviceKind* const kind : kinds) {
     bandwidth = std::max(bandwidth, kind->memory_gb_per_s * kGiga * kind->efficiency.memory);
-    kernel = std::min(kernel, kind->kernel_us);
   }
   for (const ParameterRecord& parameter : record.parameters) {
     totals.parameters += parameter.bytes;

@@ -54,7 +54,6 @@ class BoundTable {
     double gradients = 0;      // bytes of gradients
     double optimizer = 0;      // bytes of optimizer state
     double optimizer_seconds = 0;  // at least
-    double boundary = 0;           // bytes that a stage passes on, at least
   };
   // Seconds of exchanges of all parameters along `data`.
   struct Exchanges {

@@ -211,9 +211,11 @@ class Search {
   }
 
   // A plan that did not fit does not fit with more rows in a micro-batch either, as long as every
-  // stage has work for as many micro-batches.
+  // stage has work for as many micro-batches. Fewer rows than ranks along `tensor` may need more
+  // memory than more rows, because they cannot be sharded.
   static std::optional<Choice> without_rows(Choice choice) {
     if (choice.micro_batches < choice.pipe || choice.schedule == "gpipe") return {};
+    if (choice.rows < choice.tensor) return {};
     choice.rows = 0;
     choice.micro_batches = 0;
     return choice;
@@ -364,7 +366,12 @@ class Search {
       checked.push_back(choice);
       result_.best.erase(result_.best.begin());
       choices_.erase(choices_.begin());
-      auto candidate = predicted(choice, exact_record(choice));
+      std::optional<Candidate> candidate;
+      try {
+        candidate = predicted(choice, exact_record(choice));
+      } catch (const c10::Error& error) {  // forward does not accept so few rows
+        refuse(error.what_without_backtrace());
+      }
       if (candidate && candidate->fits) {
         insert(std::move(*candidate), choice);
       } else if (candidate) {
@@ -396,9 +403,10 @@ class Search {
   }
 
   const ModuleRecord& exact_record(const Choice& choice) {
-    const auto [found, is_new] = exact_.try_emplace({choice.tensor, choice.rows});
-    if (is_new) found->second = records_.exact_record(choice.tensor, choice.rows);
-    return found->second;
+    const std::pair key = {choice.tensor, choice.rows};
+    const auto found = exact_.find(key);
+    if (found != exact_.end()) return found->second;
+    return exact_.emplace(key, records_.exact_record(choice.tensor, choice.rows)).first->second;
   }
 
   // The same rows on one device, with the micro-batches and the recomputation that are fastest

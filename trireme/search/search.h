@@ -48,7 +48,8 @@ struct SearchResult {
   double memory_limit = 0;      ///< bytes that a rank may use
   double lower_bound = 0;       ///< no plan of the search takes less time, in seconds
   std::int64_t considered = 0;  ///< plans that the constraints allow
-  std::int64_t too_large = 0;   ///< of these: their parameters and optimizer alone do not fit
+  /// Of these: do not fit by their parameters and optimizer alone, or did not with fewer rows.
+  std::int64_t too_large = 0;
   std::int64_t bounded = 0;     ///< of these: cannot be faster than the best
   std::int64_t predicted = 0;   ///< of these: predicted
   std::int64_t invalid = 0;     ///< of these: cannot be carried out, such as with too many stages

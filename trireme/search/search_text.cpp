@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <iomanip>
 #include <string>
@@ -167,7 +168,12 @@ void write_effort(TextWriter& text, const SearchResult& result) {
   text << "searched " << report::with_thousands(result.considered) << " plans in "
        << duration(result.seconds) << ": " << report::with_thousands(result.too_large)
        << " have too large parameters, " << report::with_thousands(result.bounded)
-       << " cannot be faster, " << report::with_thousands(result.predicted) << " were predicted\n";
+       << " cannot be faster, " << report::with_thousands(result.predicted) << " were predicted, "
+       << report::with_thousands(result.left) << " are left\n";
+  if (result.invalid > 0) {
+    text << "  " << report::with_thousands(result.invalid)
+         << " cannot be carried out; the first reason: " << result.first_invalid << '\n';
+  }
   if (result.best.empty()) return;
   if (result.is_complete) {
     text << "  no other plan of the search is faster\n";
