@@ -427,7 +427,7 @@ class Search {
       SearchResult one = Search(training, 1, cluster_, constraints, options).run();
       result_.one_device = one.best.empty() ? std::move(one.smallest) : std::move(one.best.front());
     } catch (const UsageError&) {
-      // No plan for one device: there is nothing to compare with.
+      result_.one_device.reset();  // no plan for one device: there is nothing to compare with
     }
   }
 
