@@ -11,6 +11,8 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 
 namespace trireme::predict {
 namespace {
@@ -36,15 +38,68 @@ std::string outermost_match(const std::string& path, const std::string& pattern)
 
 std::string without_overload(const std::string& name) { return name.substr(0, name.find('.')); }
 
-// The region that a call belongs to, as text that consecutive calls of a region share.
-std::string region_of(const OperatorCall& call, const std::string& pattern) {
-  if (pattern.find("::") != std::string::npos) {
-    const bool is_named =
-        matches(pattern, call.name) || matches(pattern, without_overload(call.name));
-    return is_named ? "operators" : std::string();
+bool is_of_operators(const std::string& pattern) { return pattern.find("::") != std::string::npos; }
+
+// The regions that calls belong to, as texts that consecutive calls of a region share. There may be
+// a pattern for each of many modules, so each module is compared with them once.
+class RegionNames {
+ public:
+  explicit RegionNames(const std::vector<std::string>& patterns)
+      : patterns_(patterns), is_used_(patterns.size(), false) {}
+
+  // The module that is named first is the outer one.
+  const std::string& of(const OperatorCall& call) {
+    const auto [module, is_new] = modules_.try_emplace(call.module);
+    if (is_new) module->second = find_module(call.module);
+    const auto [op, is_new_op] = operators_.try_emplace(call.name);
+    if (is_new_op) op->second = find_operator(call.name);
+    return module->second.pattern <= op->second.pattern ? module->second.region : op->second.region;
   }
-  return outermost_match(call.module, pattern);
-}
+
+  // Throws UsageError for a pattern that no call has matched.
+  void check_all_used() const {
+    for (std::size_t i = 0; i < patterns_.size(); ++i) {
+      if (is_used_[i]) continue;
+      throw UsageError(join_message("plan.recompute has '", patterns_[i],
+                                    "', which matches no module and no operator of forward"),
+                       "use paths of modules such as blocks.*, or operators such as aten::gelu");
+    }
+  }
+
+ private:
+  struct Match {
+    std::size_t pattern = std::numeric_limits<std::size_t>::max();
+    std::string region{};  // empty if no pattern matches
+  };
+
+  Match find_module(const std::string& path) {
+    Match first;
+    for (std::size_t i = 0; i < patterns_.size(); ++i) {
+      if (is_of_operators(patterns_[i])) continue;
+      std::string region = outermost_match(path, patterns_[i]);
+      if (region.empty()) continue;
+      is_used_[i] = true;
+      if (first.region.empty()) first = {.pattern = i, .region = std::move(region)};
+    }
+    return first;
+  }
+
+  Match find_operator(const std::string& name) {
+    Match first;
+    for (std::size_t i = 0; i < patterns_.size(); ++i) {
+      if (!is_of_operators(patterns_[i])) continue;
+      if (!matches(patterns_[i], name) && !matches(patterns_[i], without_overload(name))) continue;
+      is_used_[i] = true;
+      if (first.region.empty()) first = {.pattern = i, .region = "operators"};
+    }
+    return first;
+  }
+
+  const std::vector<std::string>& patterns_;
+  std::vector<bool> is_used_;
+  std::unordered_map<std::string, Match> modules_;
+  std::unordered_map<std::string, Match> operators_;
+};
 
 // The stage of each call of forward.
 std::vector<int> named_stages(const ModuleRecord& record, const Plan& plan, int num_stages) {
@@ -140,26 +195,12 @@ std::vector<int> balanced_stages(const ModuleRecord& record, int num_stages,
 }  // namespace
 
 std::vector<RecomputedRegion> recomputed_regions(const ModuleRecord& record, const Plan& plan) {
-  std::vector<bool> is_repeated(static_cast<std::size_t>(record.num_forward), false);
-  std::vector<std::string> label(static_cast<std::size_t>(record.num_forward));
-  for (const std::string& pattern : plan.recompute) {
-    bool is_used = false;
-    for (int i = 0; i < record.num_forward; ++i) {
-      const std::string region = region_of(record.call(i), pattern);
-      if (region.empty()) continue;
-      is_used = true;
-      // The module that is named first is the outer one.
-      if (label[static_cast<std::size_t>(i)].empty()) label[static_cast<std::size_t>(i)] = region;
-    }
-    if (is_used) continue;
-    throw UsageError(join_message("plan.recompute has '", pattern,
-                                  "', which matches no module and no operator of forward"),
-                     "use paths of modules such as blocks.*, or operators such as aten::gelu");
-  }
+  if (plan.recompute.empty()) return {};
+  RegionNames names(plan.recompute);
   std::vector<RecomputedRegion> regions;
   std::string before;
   for (int i = 0; i < record.num_forward; ++i) {
-    const std::string& here = label[static_cast<std::size_t>(i)];
+    const std::string& here = names.of(record.call(i));
     if (here.empty()) {
       // Views between two operators keep no memory of their own.
       if (record.call(i).result_bytes > 0) before.clear();
@@ -172,6 +213,7 @@ std::vector<RecomputedRegion> recomputed_regions(const ModuleRecord& record, con
     }
     before = here;
   }
+  names.check_all_used();
   return regions;
 }
 

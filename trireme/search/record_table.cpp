@@ -43,39 +43,28 @@ const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
   return found->second;
 }
 
-ModuleRecord RecordTable::exact_record(std::int64_t tensor, std::int64_t rows) {
+const ModuleRecord& RecordTable::exact_record(std::int64_t tensor, std::int64_t rows) {
+  if (const auto found = exact_.find({tensor, rows}); found != exact_.end()) return found->second;
   Plan plan = training_.base;
   // `tensor` is the last axis of every plan, so that its groups lie in the cluster as here.
   plan.mesh = {{kDataAxis, ranks_ / tensor}, {"tensor", tensor}};
   plan.layouts = tensor > 1 ? layouts(tensor) : keep_whole("*");
   ModuleRecord record =
       record_module(training_.module, plan, loss_of_rows(training_, rows), &cluster_);
-  return training_.transform ? training_.transform(std::move(record)) : record;
+  if (training_.transform) record = training_.transform(std::move(record));
+  return exact_.emplace(std::pair(tensor, rows), std::move(record)).first->second;
 }
 
 const ModuleRecord& RecordTable::record(std::int64_t tensor, std::int64_t rows) {
-  const auto [found, is_new] = records_.try_emplace({tensor, rows});
-  if (!is_new) return found->second;
-  try {
-    auto pair = pairs_.find(tensor);
-    if (pair == pairs_.end()) {
-      const std::int64_t few = few_rows(tensor);
-      pair = pairs_
-                 .emplace(tensor, Pair{.few = {few, exact_record(tensor, few)},
-                                       .many = {2 * few, exact_record(tensor, 2 * few)}})
-                 .first;
-    }
-    // Fewer rows than ranks along `tensor` cannot be sharded over all of them: activations then
-    // have other layouts, and often more memory.
-    const bool is_recorded = rows < tensor;
-    auto scaled = is_recorded ? std::optional<ModuleRecord>()
-                              : scaled_record(pair->second.few, pair->second.many, rows);
-    found->second = scaled ? std::move(*scaled) : exact_record(tensor, rows);
-  } catch (...) {
-    records_.erase(found);
-    throw;
-  }
-  return found->second;
+  if (const auto found = scaled_.find({tensor, rows}); found != scaled_.end()) return found->second;
+  // Fewer rows than ranks along `tensor` cannot be sharded over all of them: activations then have
+  // other layouts, and often more memory.
+  if (rows < tensor) return exact_record(tensor, rows);
+  const std::int64_t few = few_rows(tensor);
+  auto scaled = scaled_record({.rows = few, .record = exact_record(tensor, few)},
+                              {.rows = 2 * few, .record = exact_record(tensor, 2 * few)}, rows);
+  if (!scaled) return exact_record(tensor, rows);
+  return scaled_.emplace(std::pair(tensor, rows), std::move(*scaled)).first->second;
 }
 
 }  // namespace trireme::search

@@ -30,20 +30,16 @@ class RecordTable {
   /// ranks. The reference is valid as long as the table. Throws UsageError as record_module.
   const ModuleRecord& record(std::int64_t tensor, std::int64_t rows);
   /// Returns the same, recorded for exactly these rows.
-  ModuleRecord exact_record(std::int64_t tensor, std::int64_t rows);
+  const ModuleRecord& exact_record(std::int64_t tensor, std::int64_t rows);
 
  private:
-  struct Pair {
-    RecordOfRows few;
-    RecordOfRows many;
-  };
-
   const Training& training_;
   std::int64_t ranks_;
   const cluster::Cluster& cluster_;
   std::map<std::int64_t, ParameterLayouts> layouts_;  // by the size of `tensor`
-  std::map<std::int64_t, Pair> pairs_;                // the same
-  std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> records_;
+  // By the size of `tensor` and rows.
+  std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> exact_;
+  std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> scaled_;
 };
 
 }  // namespace trireme::search

@@ -11,8 +11,8 @@ namespace trireme::search {
 
 /// A record and the number of rows of the micro-batch that it belongs to.
 struct RecordOfRows {
-  std::int64_t rows = 0;
-  ModuleRecord record;
+  std::int64_t rows;
+  const ModuleRecord& record;
 };
 
 /// Returns the record for `rows` rows. Work, transfers and memory of each call are taken as a

@@ -34,25 +34,24 @@ struct Ranked {
 
 class Search {
  public:
+  // The cluster has a device for each rank.
   Search(const Training& training, std::int64_t ranks, const cluster::Cluster& cluster,
-         const Constraints& constraints, const SearchOptions& options)
+         const Constraints& constraints, const SearchOptions& options, RecordTable& records)
       : training_(training),
         ranks_(ranks),
-        cluster_(cluster.with_ranks(ranks)),
+        cluster_(cluster),
         constraints_(constraints),
         options_(options),
         repeated_(repeated_modules(training.module)),
-        records_(training, ranks, cluster_),
-        bounds_(training, cluster_, ranks, repeated_, records_) {
-    cluster::check_cluster(cluster_);
-  }
+        records_(records),
+        bounds_(training, cluster_, ranks, repeated_, records_) {}
 
   SearchResult run() {
+    result_.memory_limit = memory_limit();
     const ChoiceLimits limits = {
         .places = places(), .repeated = count_of(repeated_), .tensor_sizes = tensor_sizes()};
     std::vector<Choice> choices = all_choices(training_, ranks_, constraints_, limits);
     result_.considered = static_cast<std::int64_t>(choices.size());
-    result_.memory_limit = memory_limit();
     rank(choices);
     predictions_begin_ = Clock::now();
     predict_in_order();
@@ -96,15 +95,22 @@ class Search {
   }
 
   double memory_limit() const {
-    double least = std::numeric_limits<double>::max();
+    const cluster::DeviceKind* smallest = nullptr;
     for (const cluster::Hosts& hosts : cluster_.hosts) {
-      least = std::min(least, cluster_.device(hosts.device).memory_gib);
+      const cluster::DeviceKind& kind = cluster_.device(hosts.device);
+      if (smallest == nullptr || kind.memory_gib < smallest->memory_gib) smallest = &kind;
+    }
+    const double there = smallest->memory_gib;
+    if (constraints_.memory_gib > there) {
+      throw UsageError(
+          join_message("memory_gib=", constraints_.memory_gib, " is more than the ", there,
+                       " GiB of a device of kind ", smallest->name),
+          "give at most what a device has, or leave it out for 92 % of it");
     }
     // What the libraries and the allocator of a device need is not predicted.
     constexpr double kUsable = 0.92;
-    if (constraints_.memory_gib > 0)
-      return std::min(least, constraints_.memory_gib) * cluster::kGiB;
-    return kUsable * least * cluster::kGiB;
+    return (constraints_.memory_gib > 0 ? constraints_.memory_gib : kUsable * there) *
+           cluster::kGiB;
   }
 
   // Nothing for numbers of rows that forward does not accept: batch norm needs more than one value.
@@ -368,7 +374,7 @@ class Search {
       choices_.erase(choices_.begin());
       std::optional<Candidate> candidate;
       try {
-        candidate = predicted(choice, exact_record(choice));
+        candidate = predicted(choice, records_.exact_record(choice.tensor, choice.rows));
       } catch (const c10::Error& error) {  // forward does not accept so few rows
         refuse(error.what_without_backtrace());
       }
@@ -402,13 +408,6 @@ class Search {
     result_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   }
 
-  const ModuleRecord& exact_record(const Choice& choice) {
-    const std::pair key = {choice.tensor, choice.rows};
-    const auto found = exact_.find(key);
-    if (found != exact_.end()) return found->second;
-    return exact_.emplace(key, records_.exact_record(choice.tensor, choice.rows)).first->second;
-  }
-
   // The same rows on one device, with the micro-batches and the recomputation that are fastest
   // there.
   void add_one_device() {
@@ -424,7 +423,8 @@ class Search {
     const SearchOptions options = {
         .seconds = options_.seconds, .patience = kPatienceOfOne, .most_best = 1};
     try {
-      SearchResult one = Search(training, 1, cluster_, constraints, options).run();
+      const cluster::Cluster device = cluster_.with_ranks(1);
+      SearchResult one = Search(training, 1, device, constraints, options, records_).run();
       result_.one_device = one.best.empty() ? std::move(one.smallest) : std::move(one.best.front());
     } catch (const UsageError&) {
       result_.one_device.reset();  // no plan for one device: there is nothing to compare with
@@ -435,13 +435,13 @@ class Search {
 
   const Training& training_;
   std::int64_t ranks_;
-  cluster::Cluster cluster_;
+  const cluster::Cluster& cluster_;
   const Constraints& constraints_;
   const SearchOptions& options_;
   Clock::time_point begin_ = Clock::now();
   Clock::time_point predictions_begin_ = begin_;  // records and bounds are before it
   std::vector<RepeatedModules> repeated_;
-  RecordTable records_;
+  RecordTable& records_;
   BoundTable bounds_;
   std::vector<Ranked> order_;
   std::vector<Ranked> smallest_unpredicted_;  // one or none
@@ -455,7 +455,6 @@ class Search {
   // Least rows with which a choice did not fit, by the choice without its rows.
   std::vector<std::pair<Choice, std::int64_t>> too_many_rows_;
   std::set<std::pair<std::int64_t, std::int64_t>> refused_;  // `tensor` and rows
-  std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> exact_;
   SearchResult result_;
 };
 
@@ -490,7 +489,10 @@ SearchResult find_plan(const Training& training, std::int64_t ranks,
     throw UsageError("a search for a plan without a forward pass",
                      "set Training::forward to the function that a TrainingStep gets");
   }
-  return Search(training, ranks, cluster, constraints, options).run();
+  const cluster::Cluster devices = cluster.with_ranks(ranks);
+  cluster::check_cluster(devices);
+  RecordTable records(training, ranks, devices);
+  return Search(training, ranks, devices, constraints, options, records).run();
 }
 
 }  // namespace trireme::search

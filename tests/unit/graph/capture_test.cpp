@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a record says of operators, values, modules and costs, and that recording leaves no trace.
 #include <models/gpt.h>
+#include <models/llama.h>
+#include <trireme/graph/boundaries.h>
 #include <trireme/graph/guard.h>
+#include <trireme/graph/module_path.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/tensor/distributed_tensor.h>
 
@@ -208,7 +211,34 @@ TEST(CaptureRecord, NamesModulesThatShareAParameter) {
             (std::vector<std::string>{"embedding", "between", "between", "head", ""}));
 }
 
-TEST(CaptureRecord, GivesOperatorsBetweenElementsOfAListToTheOneBefore) {
+TEST(CaptureRecord, DividesOperatorsBetweenElementsOfAListWhereTheFewestBytesPass) {
+  // In half precision, an RMS norm begins with operators without parameters that make fp32 tensors.
+  models::LLaMA net(
+      models::LLaMAOptions{.vocabulary = 20, .sequence = 8, .hidden = 8, .layers = 3, .heads = 2});
+  net->to(torch::kBFloat16);
+  const Graph graph =
+      captured({net.ptr(),
+                [net](const Tensors& x) mutable -> Tensors { return {net->forward(x[0]).sum()}; },
+                {torch::randint(20, {2, 8})}});
+  const std::vector<std::int64_t> across = graph::bytes_across(graph);
+  constexpr std::int64_t kSizeOfFeatures = 2 * 8 * 8 * 2;
+  int beginnings = 0;
+  for (int i = 1; i < graph.num_nodes(); ++i) {
+    const std::string& before = graph.node(i - 1).module;
+    const std::string& module = graph.node(i).module;
+    for (const std::string block : {"blocks.1", "blocks.2"}) {
+      if (!graph::detail::is_within(module, block) || graph::detail::is_within(before, block)) {
+        continue;
+      }
+      EXPECT_EQ(graph.node(i - 1).name(), "aten::add.Tensor") << block;
+      EXPECT_EQ(across[static_cast<std::size_t>(i)], kSizeOfFeatures) << block;
+      ++beginnings;
+    }
+  }
+  EXPECT_EQ(beginnings, 2);
+}
+
+TEST(CaptureRecord, GivesTheSumAtTheEndOfABlockToIt) {
   models::GPT net(
       models::GPTOptions{.vocabulary = 20, .sequence = 8, .hidden = 8, .layers = 2, .heads = 2});
   const Graph graph =

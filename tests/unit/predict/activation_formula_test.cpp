@@ -15,6 +15,7 @@
 // Without dropout there are neither masks (2 s b h and a s^2 b in the formula) nor a second copy of
 // the weights of attention (2 a s^2 b).
 #include <models/gpt.h>
+#include <models/llama.h>
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/parallel/deferred.h>
 #include <trireme/predict/predict.h>
@@ -63,8 +64,23 @@ class UnfusedHalfPrecision {
   }
 };
 
-double activations(std::int64_t layers, double dropout, const Plan& plan) {
-  models::GPT model = deferred([&] {
+template <typename Model>
+double activations(const Model& model, const Plan& plan) {
+  const auto tokens =
+      torch::empty({static_cast<std::int64_t>(kRows), static_cast<std::int64_t>(kTokens)},
+                   torch::TensorOptions().dtype(torch::kInt64).device(torch::kMeta));
+  return predict(model, plan, cluster::read_cluster("a100-80"),
+                 [&] {
+                   Model copy = model;
+                   return torch::cross_entropy_loss(copy->forward(tokens).flatten(0, 1),
+                                                    tokens.flatten());
+                 })
+      .memory[0]
+      .activations;
+}
+
+models::GPT gpt(std::int64_t layers, double dropout) {
+  return deferred([&] {
     return models::GPT(models::GPTOptions{.vocabulary = 1024,
                                           .sequence = static_cast<std::int64_t>(kTokens),
                                           .hidden = static_cast<std::int64_t>(kFeatures),
@@ -72,21 +88,21 @@ double activations(std::int64_t layers, double dropout, const Plan& plan) {
                                           .heads = static_cast<std::int64_t>(kHeads),
                                           .dropout = dropout});
   });
-  const auto tokens =
-      torch::empty({static_cast<std::int64_t>(kRows), static_cast<std::int64_t>(kTokens)},
-                   torch::TensorOptions().dtype(torch::kInt64).device(torch::kMeta));
-  return predict(model, plan, cluster::read_cluster("a100-80"),
-                 [&] {
-                   return torch::cross_entropy_loss(model->forward(tokens).flatten(0, 1),
-                                                    tokens.flatten());
-                 })
-      .memory[0]
-      .activations;
+}
+
+models::LLaMA llama(std::int64_t layers) {
+  return deferred([&] {
+    return models::LLaMA(models::LLaMAOptions{.vocabulary = 1024,
+                                              .sequence = static_cast<std::int64_t>(kTokens),
+                                              .hidden = static_cast<std::int64_t>(kFeatures),
+                                              .layers = layers,
+                                              .heads = static_cast<std::int64_t>(kHeads)});
+  });
 }
 
 // What a layer adds, in units of s b h bytes.
 double layer(double dropout, const Plan& plan) {
-  return (activations(3, dropout, plan) - activations(2, dropout, plan)) / kUnit;
+  return (activations(gpt(3, dropout), plan) - activations(gpt(2, dropout), plan)) / kUnit;
 }
 
 Plan tensor_parallel(int ranks) {
@@ -121,6 +137,10 @@ TEST(ActivationFormula, OfSequenceParallelismHoldsForCutLayers) {
 TEST(ActivationFormula, OfRecomputationHoldsForBlocks) {
   const UnfusedHalfPrecision unfused;
   EXPECT_DOUBLE_EQ(layer(0.1, {.mesh = {{"data", 1}}, .recompute = {"blocks.*"}}), 2);
+  // The norm at the beginning of a block of LLaMA consists of several operators, of which the first
+  // ones, in fp32, have no parameters. They are recomputed with the block that they belong to.
+  const Plan plan = {.mesh = {{"data", 1}}, .recompute = {"blocks.*"}};
+  EXPECT_DOUBLE_EQ((activations(llama(4), plan) - activations(llama(3), plan)) / kUnit, 2);
 }
 
 // Korthikanti et al. count the same without 5 a s / h if attention is recomputed. FlashAttention

@@ -183,6 +183,18 @@ TEST(Search, SaysThatPlansWereLeft) {
   EXPECT_THAT(to_string(result), AllOf(HasSubstr("search longer"), Not(HasSubstr("NO PLAN"))));
 }
 
+TEST(Search, RefusesMoreMemoryThanADeviceHas) {
+  SmallGpt gpt(2);
+  Constraints constraints;
+  constraints.memory_gib = 200;
+  try {
+    (void)find_plan(gpt.training(8), 2, cluster::read_cluster("a100-80"), constraints);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("memory_gib=200 is more than the 80 GiB of a device"));
+  }
+}
+
 TEST(Search, RefusesAForwardWithoutLoss) {
   SmallGpt gpt;
   Training training = gpt.training(4);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/graph/record/modules.h>
 
+#include <trireme/graph/boundaries.h>
+
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -36,11 +38,13 @@ std::string child_towards(const std::string& module, const std::string& path) {
   return path.substr(0, path.find('.', begin));
 }
 
-// Returns the module of an operator between operators of two modules.
-std::string module_between(const std::string& before, const std::string& after,
-                           const ModuleTree& tree) {
-  const std::string common = common_module(before, after);
-  return tree.lists.contains(common) ? child_towards(common, before) : common;
+// Returns the boundary from `begin` to `end` that the fewest bytes cross, the last of equal ones.
+std::size_t narrowest(std::span<const std::int64_t> across, std::size_t begin, std::size_t end) {
+  std::size_t best = begin;
+  for (std::size_t i = begin + 1; i <= end; ++i) {
+    if (across[i] <= across[best]) best = i;
+  }
+  return best;
 }
 
 }  // namespace
@@ -63,23 +67,40 @@ std::optional<std::string> touched_module(const std::vector<TensorUse>& uses) {
   return touched;
 }
 
+std::vector<std::string> modules_of_operators(std::span<const std::optional<std::string>> touched,
+                                              std::span<const std::int64_t> across,
+                                              const std::unordered_set<std::string>& lists) {
+  std::vector<std::string> modules(touched.size());  // of the outermost module, if nothing else
+  std::string before;
+  for (std::size_t begin = 0; begin < touched.size();) {
+    if (touched[begin]) {
+      before = modules[begin] = *touched[begin];
+      ++begin;
+      continue;
+    }
+    std::size_t end = begin;
+    while (end < touched.size() && !touched[end]) ++end;
+    if (end == touched.size()) break;
+    const std::string common = common_module(before, *touched[end]);
+    if (lists.contains(common)) {
+      const std::size_t middle = narrowest(across, begin, end);
+      const auto gap = std::span(modules).subspan(begin, end - begin);
+      std::ranges::fill(gap.first(middle - begin), child_towards(common, before));
+      std::ranges::fill(gap.subspan(middle - begin), child_towards(common, *touched[end]));
+    } else {
+      std::ranges::fill(std::span(modules).subspan(begin, end - begin), common);
+    }
+    begin = end;
+  }
+  return modules;
+}
+
 void assign_modules(Graph& graph, const ModuleTree& tree) {
   TensorUses uses(graph);
   std::vector<std::optional<std::string>> touched;
   for (const Node& node : graph.nodes) touched.push_back(touched_module(uses.take(node)));
-  std::vector<const std::string*> after(touched.size() + 1, nullptr);
-  for (std::size_t i = touched.size(); i-- > 0;) {
-    after[i] = touched[i] ? &*touched[i] : after[i + 1];
-  }
-  std::string before;
-  for (std::size_t i = 0; i < touched.size(); ++i) {
-    std::string& module = graph.nodes[i].module;
-    if (touched[i]) {
-      before = module = *touched[i];
-    } else if (after[i] != nullptr) {
-      module = module_between(before, *after[i], tree);
-    }
-  }
+  std::vector<std::string> modules = modules_of_operators(touched, bytes_across(graph), tree.lists);
+  for (std::size_t i = 0; i < modules.size(); ++i) graph.nodes[i].module = std::move(modules[i]);
   for (Mark& mark : graph.marks) {
     if (mark.node == 0 || mark.node == graph.num_nodes()) continue;
     mark.module = common_module(graph.node(mark.node - 1).module, graph.node(mark.node).module);

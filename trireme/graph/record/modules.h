@@ -9,7 +9,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -42,9 +44,23 @@ struct ModuleTree {
 /// it has none.
 std::optional<std::string> touched_module(const std::vector<TensorUse>& uses);
 
-/// Sets Node::module and Mark::module. An operator without parameters is attributed to the
-/// innermost module that contains the operators with parameters before and after it. If that is a
-/// container, it is attributed to the element before.
+/// Returns the module of each of a number of operators, in the order in which they run.
+///
+/// An operator without parameters belongs to the innermost module that contains the operators with
+/// parameters before and after it. If that is a container, it belongs to the element before or to
+/// the element after: operators are divided between these where the fewest bytes are passed on,
+/// and as late as possible. Thus the sum at the end of a transformer's block belongs to that block,
+/// and the beginning of a normalisation that consists of several operators to the next one.
+///
+/// @param touched touched_module() of each operator.
+/// @param across bytes of tensors that earlier operators make and this or later ones need, for each
+/// operator; a last entry is for the results.
+/// @param lists paths of containers.
+std::vector<std::string> modules_of_operators(std::span<const std::optional<std::string>> touched,
+                                              std::span<const std::int64_t> across,
+                                              const std::unordered_set<std::string>& lists);
+
+/// Sets Node::module by modules_of_operators(), and Mark::module.
 void assign_modules(Graph& graph, const ModuleTree& tree);
 
 }  // namespace trireme::graph::detail

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/record/module_record.h>
 
+#include <trireme/graph/module_path.h>
+#include <trireme/graph/record/modules.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/record/module_dry_run.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>
@@ -16,11 +18,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <ranges>
 #include <set>
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace trireme {
 namespace {
@@ -130,9 +135,20 @@ Transfer transfer_of(const Exchange& exchange, const DeviceMesh& mesh) {
           .bytes = sent_of_one_byte > 0 ? exchange.bytes_sent / sent_of_one_byte : 0};
 }
 
-std::string parent_of(const std::string& parameter) {
-  const std::size_t dot = parameter.rfind('.');
-  return dot == std::string::npos ? std::string() : parameter.substr(0, dot);
+// Returns the paths of modules that contain others by number, as containers do.
+std::unordered_set<std::string> numbered_lists(const std::vector<ParameterRecord>& parameters) {
+  std::unordered_set<std::string> lists;
+  for (const ParameterRecord& parameter : parameters) {
+    std::string path = graph::detail::module_of(parameter.name);
+    while (!path.empty()) {
+      const std::string parent = graph::detail::module_of(path);
+      const std::string_view own =
+          std::string_view(path).substr(parent.empty() ? 0 : parent.size() + 1);
+      if (own.find_first_not_of("0123456789") == std::string_view::npos) lists.insert(parent);
+      path = parent;
+    }
+  }
+  return lists;
 }
 
 class Recording {
@@ -159,15 +175,15 @@ class Recording {
         gradients_[call.inputs[0].made_by] = found->second;
       }
     }
-    std::string module;
     for (std::size_t i = 0; i < dry_run_.calls.size(); ++i) {
-      add(static_cast<int>(i), dry_run_.calls[i], module);
+      add(static_cast<int>(i), dry_run_.calls[i]);
     }
     record_.num_forward = static_cast<int>(dry_run_.num_forward);
+    set_modules();
   }
 
  private:
-  void add(int number, const DryRunCall& call, std::string& module) {
+  void add(int number, const DryRunCall& call) {
     const OperatorTraits& traits = traits_.of(call.name);
     OperatorCall made = {.name = call.name};
     double read = 0;
@@ -204,7 +220,7 @@ class Recording {
         made.transfers.push_back(transfer_of(exchange, mesh_));
       }
     }
-    set_module(made, number, module);
+    made.forward_call = forward_call_of(number);
     if (!traits.is_view && !call.is_asked_for && !is_bias_of_product(call)) {
       const OperatorKind kind = traits.is_attention ? OperatorKind::kAttention
                                 : traits.is_product ? OperatorKind::kProduct
@@ -265,24 +281,47 @@ class Recording {
     return found == roots_.end() ? call : found->second;
   }
 
-  void set_module(OperatorCall& made, int number, std::string& module) {
-    if (number < static_cast<int>(dry_run_.num_forward)) {
-      if (!made.parameters.empty()) module = parent_of(parameter_of(made));
-      made.module = module;
-      made.forward_call = number;
-      return;
-    }
+  int forward_call_of(int number) const {
+    if (number < static_cast<int>(dry_run_.num_forward)) return number;
     // Autograd numbers its nodes in the order of forward, before the calls of each.
     const std::uint64_t sequence = dry_run_.calls[static_cast<std::size_t>(number)].sequence;
     const auto forward = std::span(dry_run_.calls).first(dry_run_.num_forward);
     const auto after = std::ranges::upper_bound(forward, sequence, {}, &DryRunCall::sequence);
-    made.forward_call = static_cast<int>(std::min<std::ptrdiff_t>(
+    return static_cast<int>(std::min<std::ptrdiff_t>(
         after - forward.begin(), static_cast<std::ptrdiff_t>(dry_run_.num_forward) - 1));
-    made.module = record_.call(made.forward_call).module;
   }
 
-  const std::string& parameter_of(const OperatorCall& made) const {
-    return record_.parameters[static_cast<std::size_t>(made.parameters.front())].name;
+  void set_modules() {
+    std::vector<std::optional<std::string>> touched(dry_run_.num_forward);
+    for (std::size_t i = 0; i < touched.size(); ++i) {
+      for (const int parameter : record_.calls[i].parameters) {
+        const std::string module =
+            graph::detail::module_of(record_.parameters[static_cast<std::size_t>(parameter)].name);
+        touched[i] = touched[i] ? graph::detail::common_module(*touched[i], module) : module;
+      }
+    }
+    const std::vector<std::string> modules = graph::detail::modules_of_operators(
+        touched, bytes_across(), numbered_lists(record_.parameters));
+    for (OperatorCall& call : record_.calls) {
+      call.module = modules[static_cast<std::size_t>(call.forward_call)];
+    }
+  }
+
+  // Returns for each boundary between calls of forward the bytes that cross it.
+  std::vector<std::int64_t> bytes_across() const {
+    std::vector<int> last(dry_run_.num_forward, -1);
+    for (int i = 0; i < record_.num_forward; ++i) {
+      for (const int read : record_.call(i).reads) last[static_cast<std::size_t>(read)] = i;
+    }
+    std::vector<std::int64_t> across(dry_run_.num_forward + 1, 0);
+    for (std::size_t i = 0; i < last.size(); ++i) {
+      if (last[i] < 0) continue;
+      const auto bytes = static_cast<std::int64_t>(record_.calls[i].result_bytes);
+      across[i + 1] += bytes;
+      across[static_cast<std::size_t>(last[i]) + 1] -= bytes;
+    }
+    std::partial_sum(across.begin(), across.end(), across.begin());
+    return across;
   }
 
   const detail::ModuleDryRun& dry_run_;

@@ -32,7 +32,7 @@ struct Transfer {
 /// One call of an operator on one rank. Calls are numbered through forward and backward.
 struct OperatorCall {
   std::string name;            ///< such as `aten::addmm`
-  std::string module;          ///< path of the module whose parameter was used last
+  std::string module;          ///< path of the module, by graph::detail::modules_of_operators
   cluster::OperatorWork work;  ///< of this rank's parts; nothing for views
   std::vector<Transfer> transfers;
   double result_bytes = 0;    ///< memory of the results on this rank, but for gradients of

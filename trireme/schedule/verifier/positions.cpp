@@ -291,7 +291,6 @@ void Positions::check_parameters(int rank, std::vector<Finding>& findings) const
   const auto& actions = item(schedule_.ranks, rank);
   for (std::size_t position = 0; position < actions.size(); ++position) {
     const auto& [kind, stage, micro_batch, peer] = actions[position];
-    const std::string gather = join_message("gather", stage);
     if (kind == ActionKind::kGather) {
       if (item(is_whole, stage)) {
         findings.push_back(finding_at(schedule_, rank, position,
@@ -301,15 +300,16 @@ void Positions::check_parameters(int rank, std::vector<Finding>& findings) const
       item(is_whole, stage) = true;
     } else if (kind == ActionKind::kFree) {
       if (!item(is_whole, stage)) {
-        findings.push_back(
-            finding_at(schedule_, rank, position,
-                       "the parameters are not whole: expected " + gather + " before"));
+        findings.push_back(finding_at(
+            schedule_, rank, position,
+            "the parameters are not whole: expected gather" + std::to_string(stage) + " before"));
       }
       item(is_whole, stage) = false;
     } else if (computes(kind) && kind != ActionKind::kBackwardWeight && item(has_gathers_, stage) &&
                !item(is_whole, stage)) {
-      findings.push_back(finding_at(schedule_, rank, position,
-                                    "it needs the parameters: expected " + gather + " before"));
+      findings.push_back(finding_at(
+          schedule_, rank, position,
+          "it needs the parameters: expected gather" + std::to_string(stage) + " before"));
     }
   }
 }
