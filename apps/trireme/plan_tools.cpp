@@ -6,6 +6,7 @@
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/predict/fused_elements.h>
+#include <trireme/search/automatic_plan.h>
 #include <trireme/search/search.h>
 
 #include <ATen/Parallel.h>
@@ -13,7 +14,6 @@
 #include <apps/trireme/prediction_options.h>
 #include <unistd.h>
 
-#include <array>
 #include <filesystem>
 #include <iostream>
 #include <utility>
@@ -26,27 +26,14 @@ Plan base_plan(const PlanTask& task) {
   config::Configuration configuration(settings);
   for (const std::string& assignment : task.plan_settings) configuration.set(assignment);
   const Plan& plan = settings.plan;
-  const Plan none;
-  const std::array<std::pair<const char*, bool>, 8> found = {{
-      {"mesh", plan.mesh != none.mesh},
-      {"layouts", plan.layouts != none.layouts},
-      {"stages", plan.stages != none.stages},
-      {"schedule", plan.schedule != none.schedule},
-      {"chunks", plan.chunks != none.chunks},
-      {"recompute", plan.recompute != none.recompute},
-      {"micro_batches", plan.micro_batches != none.micro_batches},
-      {"zero_level", plan.zero_level != none.zero_level},
-  }};
-  for (const auto& [name, is_given] : found) {
-    if (!is_given) continue;
-    throw ConfigError(join_message("--plan-set gives ", name, ", which the search finds"),
-                      "give a constraint, such as --with tensor=4 or --with zero_level=1");
+  if (plan.mode == PlanMode::kAutomatic || !plan.constraints.empty()) {
+    throw ConfigError("--plan-set gives mode or constraints, which are for programs",
+                      "leave it out; --with gives constraints of the search");
   }
-  if (plan.activation_bytes > 0 || plan.offload_activations) {
-    throw ConfigError(
-        "--plan-set gives activation_bytes or offload_activations, which predictions "
-        "do not know",
-        "leave it out; --with memory_gib=40 limits the memory of a rank");
+  if (const std::string name = search::setting_of_search(plan); !name.empty()) {
+    throw ConfigError(join_message("--plan-set gives ", name, ", which the search finds"),
+                      "give a constraint, such as --with tensor=4, --with zero_level=1 or "
+                      "--with memory_gib=40");
   }
   return plan;
 }

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -54,6 +55,7 @@ struct Arguments {
   std::int64_t linger_seconds = 300;
   std::vector<std::string> variables;
   std::string cluster;
+  std::string plan;
   bool dry_run = false;
 };
 
@@ -106,6 +108,11 @@ void add_options(CLI::App& command, Arguments& arguments) {
                   "Description of the cluster by whose links layouts are chosen, as for trireme "
                   "predict: a name, or a TOML file (default: TRIREME_CLUSTER, or none)")
       ->option_text("NAME");
+  command
+      .add_option("--plan", arguments.plan,
+                  "Plan of the programs' Model in place of their own: auto, which searches for it "
+                  "before the first step, or a TOML file")
+      ->option_text("PLAN");
   command.add_flag("--dry-run", arguments.dry_run, "Print what would run, without starting it");
   add_horovodrun_options(command, arguments.horovodrun);
 }
@@ -146,6 +153,17 @@ void give_cluster(const std::string& name, launch::RunOptions& options) {
   options.environment.emplace_back("TRIREME_CLUSTER", cluster::absolute_cluster_name(name));
 }
 
+// Gives the ranks a plan in place of that of their program. A file is read by the ranks.
+void give_plan(const std::string& plan, launch::RunOptions& options) {
+  if (plan.empty()) return;
+  if (plan != "auto" && !std::filesystem::is_regular_file(plan)) {
+    throw ConfigError(join_message("--plan is '", plan, "', and there is no file of this name"),
+                      "give auto, or a file that trireme plan --save has written");
+  }
+  options.environment.emplace_back(
+      "TRIREME_PLAN", plan == "auto" ? plan : std::filesystem::absolute(plan).string());
+}
+
 // Limits a time, so that conversions to smaller units cannot overflow.
 std::chrono::seconds seconds_of(std::string_view option, std::int64_t seconds) {
   constexpr std::int64_t kOneMonth = 31LL * 24 * 3600;
@@ -182,6 +200,7 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail
     options.command = program_of(*command, program_tail);
     options.environment = split_variables(arguments->variables);
     give_cluster(arguments->cluster, options);
+    give_plan(arguments->plan, options);
     if (command->count("--timeout") > 0)
       options.timeout = std::chrono::seconds(arguments->timeout_seconds);
     apply_horovodrun_options(arguments->horovodrun, options);

@@ -14,7 +14,8 @@ METRICS = ("start_time step_time communication_time added_time time peak_memory 
            "plan_time planned_step_time").split()
 PEERS = ("gloo openmpi mpich intelmpi memcpy torchrun ddp fsdp2 dtensor plain torch_pipelining model_parallel "
          "torch_checkpoint torch_dataloader libtorch_dataloader mindspore dcp disk no_communication one_process "
-         "prediction measured process_group autoparallel_published alpa_published published_plan").split()
+         "prediction measured process_group autoparallel_published alpa_published published_plan "
+         "best_of_grid").split()
 
 
 class BenchmarkFailed(Exception):

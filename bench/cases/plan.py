@@ -7,8 +7,12 @@ Alpa (Zheng et al. 2022) about 40 minutes for a GPT on 64 devices, with profilin
 
 `planned_step_time` compares the predicted step of the found plan with that of the plan of table 1 in Narayanan et al. (2021), for the same model,
 devices and rows. Both are predictions, for fused operators on elements and fp16.
+
+`step_time` is measured on this machine, after `trireme calibrate`: the plan that is found beside the fastest of a grid of plans as people write
+them, with the same rows of a step, on 2 and 4 ranks, and with a limit of memory that excludes the fastest.
 """
 from . import PYTHON, ROOT, Goal, Program, Sweep, Comparison
+from .predict import calibrate, description
 
 SCRIPT = ROOT / "bench" / "peers" / "plan.py"
 
@@ -64,9 +68,35 @@ def published(billions, layers, hidden, heads, tensor, pipe, chunks, devices, ro
     )
 
 
+# Model, ranks, rows of a step over all ranks, constraints.
+MEASURED = [
+    *(("mlp", ranks, 256, ()) for ranks in (2, 4)),
+    *(("resnet", ranks, 64, ()) for ranks in (2, 4)),
+    *((family, ranks, 16, ()) for family in ("gpt", "bert") for ranks in (2, 4)),
+    ("gpt", 2, 16, ("memory_gib=0.12",)),
+]
+
+
+def measured(family, ranks, rows, constraints):
+    name = ", ".join((f"{family}, {ranks} ranks", *constraints))
+    words = (ranks, family, rows, description(ranks), *constraints)
+    return Sweep(
+        name=name,
+        programs={"found": program("measure-found", *words), "grid": program("measure-grid", *words)},
+        comparisons=(Comparison(case=name, ours="found", peer="grid", peer_name="best_of_grid", ours_key="step_time",
+                                peer_key="step_time", metric="step_time", unit="s", goal=Goal("ratio", 1.05)),),
+        smoke=None,
+    )
+
+
+def prepare():
+    calibrate(sorted({ranks for _, ranks, _, _ in MEASURED}))
+
+
 SWEEPS = [
     timed("LLaMA 8B, 64 H100", "autoparallel_published", 52, 2.0, [*LLAMA_8B, "-n", 64, "--cluster", "h100-80", "--batch", 128]),
     timed("GPT 145.6B, 1536 A100", "alpa_published", 2400, 10.0,
           [*GPT_145B, "-n", 1536, "--cluster", "a100-80", "--dtype", "float16", "--elements", "fused", "--batch", 2304]),
     *(published(*case) for case in PUBLISHED),
+    *(measured(*case) for case in MEASURED),
 ]

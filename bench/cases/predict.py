@@ -20,15 +20,19 @@ def description(num_ranks):
     return ROOT / "build" / "calibration" / f"{num_ranks}.toml"
 
 
-def prepare():
+def calibrate(numbers_of_ranks):
     """Measures this machine with each number of ranks."""
-    for num_ranks in sorted({ranks for ranks, _, _ in PLANS}):
+    for num_ranks in numbers_of_ranks:
         file = description(num_ranks)
         file.parent.mkdir(parents=True, exist_ok=True)
         command = [str(word) for word in (BIN / "trireme", "calibrate", "--ranks", num_ranks, "--output", file)]
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
         if run.returncode:
             raise BenchmarkFailed(f"{' '.join(command)}: exit code {run.returncode}\n{run.stderr}")
+
+
+def prepare():
+    calibrate(sorted({ranks for ranks, _, _ in PLANS}))
 
 
 def figures(record, _):

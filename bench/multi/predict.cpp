@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts a training step, or runs it and measures the same figures (bench/cases/predict.py):
+// Predicts a training step, or runs it and measures the same figures (bench/cases/predict.py), or
+// finds its plan (bench/cases/plan.py):
 //
 //   trireme run -n 2 -- bench_predict --model gpt --plan zero_level=2
 //   bench_predict --model gpt --plan zero_level=2 --ranks 2 --predict cluster.toml
+//   bench_predict --model gpt --rows 8 --ranks 2 --find cluster.toml --save plan.toml
 #include <trireme/predict/predict.h>
 
 #include <models/bert.h>
@@ -16,6 +18,7 @@
 #include <trireme/parallel/training_step.h>
 #include <trireme/plan/parameter_layouts.h>
 #include <trireme/plan/plan_config.h>
+#include <trireme/search/search.h>
 
 #include <CLI/CLI.hpp>
 #include <bench/multi/peak_memory.h>
@@ -59,9 +62,14 @@ class CountedMemory final : public c10::MemoryReportingInfoBase {
 struct Options {
   std::string model = "mlp";
   std::vector<std::string> plan;
+  std::string plan_file;
   std::string optimizer = "adam";
-  std::string cluster;  // not empty: predict
-  int ranks = 1;        // of a prediction
+  std::string cluster;                   // not empty: predict
+  std::string find;                      // not empty: find the plan on this cluster
+  std::string save;                      // the file for it
+  std::vector<std::string> constraints;  // of it
+  std::int64_t rows = 0;                 // of a step over all ranks; 0: those of the model
+  int ranks = 1;                         // of a prediction
   int steps = 9;
   int warm_up = 3;
 };
@@ -71,6 +79,11 @@ Options parse(int argc, char** argv) {
   CLI::App app("Predicts or measures a training step.");
   app.add_option("--model", options.model)->check(CLI::IsMember({"mlp", "resnet", "gpt", "bert"}));
   app.add_option("--plan", options.plan, "settings of the plan");
+  app.add_option("--plan-file", options.plan_file, "plan as TOML");
+  app.add_option("--rows", options.rows, "rows of a step over all ranks");
+  app.add_option("--find", options.find, "description of the cluster for which to find the plan");
+  app.add_option("--save", options.save, "file for the plan that is found");
+  app.add_option("--with", options.constraints, "constraints of the plan that is found");
   app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam"}));
   app.add_option("--predict", options.cluster, "description of the cluster");
   app.add_option("--ranks", options.ranks, "ranks of a prediction");
@@ -84,11 +97,12 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// A module with the batch of one rank, in micro-batches, and how it is sharded over `tensor`.
+// A module with a batch, and how it is sharded over `tensor`.
 struct Training {
+  std::int64_t rows = 1;  // of a micro-batch
   std::shared_ptr<torch::nn::Module> module;
   std::function<torch::Tensor(const std::vector<torch::Tensor>&)> loss;
-  std::function<std::vector<torch::Tensor>(std::int64_t micro_batches)> batch;
+  std::function<std::vector<torch::Tensor>(std::int64_t rows)> batch;
   trireme::ParameterLayouts layouts;
 };
 
@@ -99,15 +113,15 @@ Training train_mlp() {
                             torch::nn::Linear(kWidth, kWidth), torch::nn::ReLU(),
                             torch::nn::Linear(kWidth, kWidth), torch::nn::ReLU(),
                             torch::nn::Linear(kWidth, kWidth));
-  return {.module = net.ptr(),
+  return {.rows = kRows,
+          .module = net.ptr(),
           .loss =
               [=](const std::vector<torch::Tensor>& in) mutable {
                 return torch::cross_entropy_loss(net->forward(in[0]), in[1]);
               },
           .batch =
-              [=](std::int64_t count) {
-                return std::vector{torch::randn({count * kRows, kWidth}),
-                                   torch::randint(kWidth, {count * kRows})};
+              [=](std::int64_t rows) {
+                return std::vector{torch::randn({rows, kWidth}), torch::randint(kWidth, {rows})};
               },
           .layouts = trireme::join({trireme::column_parallel("0"), trireme::row_parallel("2"),
                                     trireme::column_parallel("4"), trireme::row_parallel("6")})};
@@ -118,22 +132,24 @@ Training train_resnet() {
   constexpr std::int64_t kSize = 32;
   models::ResNet net(models::ResNetOptions{
       .stem = models::Stem::kSmall, .blocks = {2, 2, 2}, .width = 32, .classes = 10});
-  return {.module = net.ptr(),
+  return {.rows = kRows,
+          .module = net.ptr(),
           .loss =
               [=](const std::vector<torch::Tensor>& in) mutable {
                 return torch::cross_entropy_loss(net->forward(in[0]), in[1]);
               },
           .batch =
-              [=](std::int64_t count) {
-                return std::vector{torch::randn({count * kRows, 3, kSize, kSize}),
-                                   torch::randint(10, {count * kRows})};
+              [=](std::int64_t rows) {
+                return std::vector{torch::randn({rows, 3, kSize, kSize}),
+                                   torch::randint(10, {rows})};
               }};
 }
 
 template <typename Model>
 Training train_tokens(Model net, std::int64_t vocabulary, std::int64_t sequence,
                       std::int64_t rows) {
-  return {.module = net.ptr(),
+  return {.rows = rows,
+          .module = net.ptr(),
           .loss =
               [=](const std::vector<torch::Tensor>& in) mutable {
                 return torch::cross_entropy_loss(net->forward(in[0]).flatten(0, 1),
@@ -141,8 +157,8 @@ Training train_tokens(Model net, std::int64_t vocabulary, std::int64_t sequence,
               },
           .batch =
               [=](std::int64_t count) {
-                return std::vector{torch::randint(vocabulary, {count * rows, sequence}),
-                                   torch::randint(vocabulary, {count * rows, sequence})};
+                return std::vector{torch::randint(vocabulary, {count, sequence}),
+                                   torch::randint(vocabulary, {count, sequence})};
               }};
 }
 
@@ -185,25 +201,54 @@ Training make_training(const std::string& model) {
 trireme::Plan plan_of(const Options& options, const Training& training, int ranks) {
   trireme::PlanSettings settings;
   trireme::config::Configuration configuration(settings);
+  if (!options.plan_file.empty()) configuration.read_file(options.plan_file);
   for (const std::string& assignment : options.plan) configuration.set(assignment);
   trireme::Plan& plan = settings.plan;
   if (plan.mesh.empty()) plan.mesh = {{trireme::kDataAxis, ranks}};
   const bool is_tensor_parallel =
       std::ranges::find(plan.mesh, "tensor", &trireme::MeshAxis::name) != plan.mesh.end();
-  if (is_tensor_parallel) plan.layouts = training.layouts;
+  if (is_tensor_parallel && plan.layouts.empty()) plan.layouts = training.layouts;
   return plan;
+}
+
+trireme::predict::Optimizer optimizer_of(const Options& options) {
+  return options.optimizer == "adam" ? trireme::predict::Optimizer::kAdam
+                                     : trireme::predict::Optimizer::kSgd;
+}
+
+nlohmann::json find(const Options& options) {
+  const Training training = make_training(options.model);
+  const auto cluster = trireme::cluster::read_cluster(options.find);
+  trireme::search::Constraints constraints;
+  for (const std::string& text : options.constraints) {
+    trireme::search::add_constraint(constraints, text);
+  }
+  const trireme::search::SearchResult result = trireme::search::find_plan(
+      {.module = *training.module,
+       .forward = [&](const std::vector<torch::Tensor>& in) -> std::vector<torch::Tensor> {
+         return {training.loss(in)};
+       },
+       .inputs = training.batch(training.rows),
+       .rows = options.rows,
+       .options = {.optimizer = optimizer_of(options)}},
+      options.ranks, cluster, constraints);
+  std::cerr << to_string(result);
+  trireme::PlanSettings settings = {.plan = result.fastest().plan};
+  trireme::config::Configuration(settings).save(options.save);
+  return {{"plan_time", result.seconds},
+          {"step_time", result.fastest().prediction.step_seconds},
+          {"plan", trireme::search::summary_of(result)}};
 }
 
 nlohmann::json predict(const Options& options) {
   const Training training = make_training(options.model);
   const trireme::Plan plan = plan_of(options, training, options.ranks);
-  const auto micro_batch = training.batch(1);
+  const auto micro_batch = training.batch(training.rows);
   const auto cluster = trireme::cluster::read_cluster(options.cluster);
   const auto began = std::chrono::steady_clock::now();
-  const auto prediction = trireme::predict::predict(
-      *training.module, plan, cluster, [&] { return training.loss(micro_batch); },
-      {.optimizer = options.optimizer == "adam" ? trireme::predict::Optimizer::kAdam
-                                                : trireme::predict::Optimizer::kSgd});
+  const auto prediction = trireme::predict::predict(*training.module, plan, cluster,
+                                                    [&] { return training.loss(micro_batch); },
+                                                    {.optimizer = optimizer_of(options)});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   std::cerr << trireme::predict::to_string(prediction);
   return {{"step_time", prediction.step_seconds},
@@ -238,7 +283,9 @@ nlohmann::json measure(const Options& options, const trireme::World& world) {
   // A rank has memory for its own stages only.
   const Training training = trireme::deferred([&] { return make_training(options.model); });
   const trireme::Plan plan = plan_of(options, training, world.size);
-  const auto batch = training.batch(plan.micro_batches);
+  const std::int64_t rows = options.rows > 0 ? options.rows / data_ranks(plan, world.size)
+                                             : plan.micro_batches * training.rows;
+  const auto batch = training.batch(rows);
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   constexpr double kRate = 1e-4;
   if (options.optimizer == "adam") {
@@ -287,6 +334,10 @@ nlohmann::json measure(const Options& options, const trireme::World& world) {
 
 int main(int argc, char** argv) try {
   const Options options = parse(argc, argv);
+  if (!options.find.empty()) {
+    std::cout << find(options) << '\n';
+    return 0;
+  }
   if (!options.cluster.empty()) {
     std::cout << predict(options) << '\n';
     return 0;

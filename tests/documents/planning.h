@@ -4,6 +4,7 @@
 
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/search/search.h>
+#include <trireme/trireme.h>
 
 #include <torch/torch.h>
 
@@ -19,5 +20,9 @@ TORCH_MODULE(Net);
 extern Net net;
 extern trireme::graph::Forward forward;
 extern at::Tensor images, labels;
+extern torch::optim::SGD optimizer;
+extern trireme::World world;
+extern trireme::data::DataLoader training;
+extern trireme::data::DataLoader test;
 
 }  // namespace page_planning

@@ -65,6 +65,7 @@ Settings Settings::from(const Environment& environment) {
   settings.predict_folder = environment.find("TRIREME_PREDICT").value_or("");
   settings.dump_folder = environment.find("TRIREME_DUMP").value_or("");
   settings.cluster = environment.find("TRIREME_CLUSTER").value_or("");
+  settings.plan = environment.find("TRIREME_PLAN").value_or("");
   if (const auto check = environment.find("TRIREME_CHECK")) {
     settings.check_values = *check == "values";
     if (!settings.check_values) {

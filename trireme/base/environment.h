@@ -96,7 +96,12 @@ struct Settings {
   /// it. By default all links are the default Link (cluster/collective_cost.h).
   std::string cluster;
 
-  /// The folder that caches measurements of this machine: `trireme` in XDG_CACHE_HOME, or in
+  /// TRIREME_PLAN: the plan of a Model in place of the program's: `auto`, or a TOML file
+  /// (requested_plan). `trireme run --plan` sets it. Empty otherwise.
+  std::string plan;
+
+  /// The folder that caches measurements of this machine and plans: `trireme` in XDG_CACHE_HOME, or
+  /// in
   /// `~/.cache`. Empty if neither XDG_CACHE_HOME nor HOME is set.
   std::filesystem::path cache_folder;
 

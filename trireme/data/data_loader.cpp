@@ -303,6 +303,34 @@ DataLoader& DataLoader::bucket(const std::vector<std::int64_t>& lengths, Buckets
   });
 }
 
+DataLoader& DataLoader::split_batches(std::int64_t parts) {
+  check_at_least("the number of parts of a batch", parts, 1);
+  const auto part_of = [&](std::int64_t rows) {
+    if (spec_->is_batched && rows % parts == 0) return rows / parts;
+    throw UsageError(
+        spec_->is_batched
+            ? join_message("batches of ", rows, " rows cannot be divided into ", parts,
+                           " equal parts")
+            : join_message("a data loader without a batch size cannot divide batches into ", parts,
+                           " parts"),
+        join_message("call batch() or bucket() with a multiple of ", parts, " rows"));
+  };
+  const std::int64_t rows = part_of(spec_->buckets ? parts : spec_->rows);
+  std::shared_ptr<detail::BucketPlan> buckets;
+  if (spec_->buckets) {
+    buckets = std::make_shared<detail::BucketPlan>(*spec_->buckets);
+    for (std::int64_t& each : buckets->buckets.rows) each = part_of(each);
+  }
+  return edit([&](detail::LoaderSpec& spec) {
+    if (spec.last == LastBatch::kKeep) spec.last = LastBatch::kDrop;
+    if (buckets) {
+      spec.buckets = std::move(buckets);
+    } else {
+      spec.rows = rows;
+    }
+  });
+}
+
 DataLoader& DataLoader::pad(const std::string& column, Padding padding) {
   detail::column_index(last_columns(*spec_), column);
   for (const detail::PaddedColumn& other : spec_->padded) {

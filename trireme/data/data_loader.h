@@ -180,6 +180,13 @@ class DataLoader {
   DataLoader& bucket(const std::vector<std::int64_t>& lengths, Buckets buckets,
                      LastBatch last = LastBatch::kKeep);
 
+  /// Divides the rows of batch() or bucket() by a number, so that as many batches, one after the
+  /// other or one of each shard, are what was one batch before. A shorter last batch is left out
+  /// from then on, unless it is padded. Throws UsageError if neither was called, or if rows do not
+  /// divide by the number.
+  /// @param parts 1 or more.
+  DataLoader& split_batches(std::int64_t parts);
+
   /// Pads the samples of a column to a common length; see Padding.
   /// @throws UsageError if
   /// - the column does not exist or is padded already,

@@ -57,16 +57,6 @@ tensor::FakeTensors fake_tensors_for(const std::vector<detail::ModuleTensor>& te
   return {all, std::vector<Layout>(all.size(), replicated)};
 }
 
-at::Tensor without_values(const at::Tensor& like, const Layout& replicated) {
-  const auto strides = tensor::dense_strides(like.strides(), like.sizes());
-  const at::Tensor global = at::empty_strided(
-      like.sizes(), strides, at::TensorOptions().dtype(like.dtype()).device(at::kMeta));
-  const at::Tensor tensor =
-      tensor::wrap(tensor::meta_part(global, replicated), replicated, like.sizes(), strides, 0);
-  if (like.requires_grad()) tensor.requires_grad_(true);
-  return tensor;
-}
-
 // Sets the layouts of results to replicated. With a single rank every layout is replicated, and
 // operators without a rule accept replicated tensors only.
 void replicate(c10::ArrayRef<c10::IValue> made, const Layout& replicated) {
@@ -125,7 +115,7 @@ void record_backward(const Graph& graph, const at::Tensor& loss,
   if (!loss.requires_grad() || !tensor::is_wrapper(loss) || inputs.empty()) return;
   const std::string what = join_message("backward of ", graph.value(graph.results[0]).name);
   const HooksAside hooks_aside(inputs);
-  at::Tensor gradient = without_values(loss, replicated);
+  at::Tensor gradient = tensor::fake_tensor(loss, replicated);
   gradient.requires_grad_(false);
   try {
     torch::autograd::grad({loss}, inputs, {gradient},
@@ -169,7 +159,7 @@ Graph capture(ModuleRef holder, const Forward& forward, const std::vector<at::Te
   std::vector<at::Tensor> given;
   for (const at::Tensor& input : inputs) {
     const std::string name = join_message("input ", given.size());
-    given.push_back(without_values(input, replicated));
+    given.push_back(tensor::fake_tensor(input, replicated));
     dry_run.give_name(given.back(), name);
     graph.inputs.push_back(recorder.add(given.back(), ValueKind::kInput, {name}));
     leaves.push_back(given.back());

@@ -15,6 +15,7 @@
 #include <trireme/parallel/tensor_parallel/plan_meshes.h>
 #include <trireme/parallel/zero/tensor_access.h>
 #include <trireme/plan/check_plan.h>
+#include <trireme/plan/plan_config.h>
 #include <trireme/tensor/dispatch/plain_inputs.h>
 #include <trireme/tensor/distributed_tensor.h>
 
@@ -246,6 +247,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   std::optional<cluster::Cluster> cluster;
   std::string compared;
   detail::succeed_together(group, "take the plan", [&] {
+    detail::check_request_is_used("parallelize");
     check_plan(plan, {.ranks = group.size(), .entry = PlanEntry::kParallelize});
     check_names(plan, contents.parameters);
     cluster = detail::cluster_of_environment();

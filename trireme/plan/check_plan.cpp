@@ -34,6 +34,7 @@ class PlanChecker {
       : plan_(plan), use_(use), ranks_(use.ranks * std::max(use.devices, 1)) {}
 
   std::vector<PlanProblem> run() {
+    check_mode();
     check_mesh();
     for (const ParameterLayout& layout : plan_.layouts) check_layout(layout);
     check_axes();
@@ -62,6 +63,7 @@ class PlanChecker {
     add(join_message("plan: ", field, " is ", value, ", expected ", expected), hint);
   }
 
+  void check_mode();
   void check_mesh();
   void check_axes();
   void check_layout(const ParameterLayout& layout);
@@ -79,6 +81,17 @@ class PlanChecker {
   const int ranks_;
   std::vector<PlanProblem> problems_;
 };
+
+void PlanChecker::check_mode() {
+  if (plan_.mode == PlanMode::kAutomatic) {
+    expect("mode", "auto", "a plan that says everything",
+           "a Model finds its plan before the first step of a training; elsewhere call "
+           "trireme::search::find_plan, and give the plan that it returns");
+  } else if (!plan_.constraints.empty()) {
+    expect("constraints", plan_.constraints.front(), "none, because its mode is manual",
+           "set the mode to automatic (\"auto\"), or leave the constraints out");
+  }
+}
 
 void PlanChecker::check_mesh() {
   if (plan_.mesh.empty()) return;

@@ -113,6 +113,14 @@ std::string to_string(const Plan& plan) {
   for (const std::string& pattern : plan.recompute) {
     recomputed += (recomputed.empty() ? "" : ", ") + pattern;
   }
+  if (plan.mode == PlanMode::kAutomatic) {
+    std::string constraints;
+    for (const std::string& each : plan.constraints) {
+      constraints += (constraints.empty() ? "" : ", ") + each;
+    }
+    return join_message("mode                 automatic\n",  //
+                        "constraints          ", constraints.empty() ? "none" : constraints, "\n");
+  }
   return join_message("mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
                       "\n",  //
                       "layouts              ", layouts.empty() ? "none" : layouts, "\n",

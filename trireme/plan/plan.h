@@ -28,6 +28,12 @@ enum class GradientCompression {
   kBf16   ///< in bf16
 };
 
+/// Who makes the choices of a plan.
+enum class PlanMode {
+  kManual,    ///< the program: all choices are in the plan
+  kAutomatic  ///< the search for plans, before the first step (search/search.h)
+};
+
 /// All choices of a parallel training. The default is data parallelism over all ranks.
 ///
 ///     const Plan plan = {.mesh = {{"data", 2}, {"pipe", 4}},
@@ -35,6 +41,15 @@ enum class GradientCompression {
 ///                        .micro_batches = 8,
 ///                        .zero_level = 1};
 struct Plan {
+  /// kAutomatic: a Model finds mesh, layouts, stages, schedule, chunks, recomputation,
+  /// micro-batches and ZeRO level before its first step, so these must not be set. All other
+  /// settings are kept. parallelize and TrainingStep need the plan that was found.
+  PlanMode mode = PlanMode::kManual;
+
+  /// kAutomatic: what the plan must be like, such as `pipe=1`, `tensor<=2`, `zero_level=3` or
+  /// `memory_gib=4`, as `trireme plan --with` takes it (search::add_constraint).
+  std::vector<std::string> constraints{};
+
   /// The arrangement of ranks: axes whose sizes multiply to the number of ranks, the last one
   /// varying fastest. Along `data`, each rank trains on its own part of the data. Along `pipe`,
   /// each rank has one or more stages of the module. Along all other axes, ranks work together on
@@ -161,6 +176,14 @@ struct Plan {
 
   /// True to compute batch norm over the batches of all ranks together.
   bool sync_batch_norm = false;
+
+  /// Returns a plan of mode kAutomatic.
+  static Plan automatic(std::vector<std::string> constraints = {}) {
+    Plan plan;
+    plan.mode = PlanMode::kAutomatic;
+    plan.constraints = std::move(constraints);
+    return plan;
+  }
 
   bool operator==(const Plan&) const = default;
 };

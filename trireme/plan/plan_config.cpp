@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/plan/plan_config.h>
 
+#include <trireme/base/config/configuration.h>
+#include <trireme/base/environment.h>
+#include <trireme/base/error.h>
+
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <optional>
 #include <string>
@@ -53,6 +58,10 @@ bool are_zero_levels(const std::vector<std::pair<std::string, int>>& rules) {
 
 }  // namespace
 
+config::EnumNames<PlanMode> enum_names(PlanMode /*mode*/) {
+  return {{PlanMode::kManual, "manual"}, {PlanMode::kAutomatic, "auto"}};
+}
+
 config::EnumNames<GradientReduction> enum_names(GradientReduction /*reduction*/) {
   return {{GradientReduction::kMean, "mean"}, {GradientReduction::kSum, "sum"}};
 }
@@ -64,6 +73,8 @@ config::EnumNames<GradientCompression> enum_names(GradientCompression /*wire*/) 
 }
 
 void describe(config::Fields& fields, Plan& plan) {
+  fields.add("mode", plan.mode, "who makes the choices; auto: the search for plans");
+  fields.add("constraints", plan.constraints, "what a plan of mode auto must be like");
   fields.add("mesh", plan.mesh,
              "axes of ranks; along data, each rank trains on its own part of the data");
   fields.add("layouts", plan.layouts,
@@ -131,6 +142,56 @@ void describe(config::Fields& fields, Plan& plan) {
              "compute batch norm over the batches of all ranks");
   fields.renamed("zero_stage", "zero_level");
   fields.renamed("zero_stage_of", "zero_level_of");
+}
+
+std::string to_toml(const Plan& plan) {
+  PlanSettings settings = {.plan = plan};
+  return config::Configuration(settings).to_toml();
+}
+
+Plan plan_of_toml(std::string_view text, const std::string& name) {
+  PlanSettings settings;
+  config::Configuration(settings).read_text(text, name);
+  return settings.plan;
+}
+
+namespace {
+
+// A request is for the whole process.
+std::atomic<bool>& request_is_used() {
+  static std::atomic<bool> is_used = false;
+  return is_used;
+}
+
+std::string request() { return Settings::from(Environment::of_process()).plan; }
+
+}  // namespace
+
+Plan requested_plan(const Plan& of_program) {
+  const std::string name = request();
+  request_is_used() = true;
+  if (name.empty()) return of_program;
+  if (name == "auto") {
+    Plan plan = of_program;
+    plan.mode = PlanMode::kAutomatic;
+    return plan;
+  }
+  PlanSettings settings;
+  try {
+    config::Configuration(settings).read_file(name);
+  } catch (const ConfigError& error) {  // its text contains a hint
+    throw ConfigError(
+        join_message("environment variable TRIREME_PLAN is '", name, "': ", error.what()), "");
+  }
+  return settings.plan;
+}
+
+void detail::check_request_is_used(std::string_view what) {
+  if (request_is_used() || request().empty()) return;
+  throw UsageError(
+      join_message("TRIREME_PLAN is '", request(), "', and ", what, " has a plan of the program"),
+      "only a Model takes that plan by itself: unset the variable, or give the plan "
+      "that trireme::requested_plan(plan) returns");
 }
 
 }  // namespace trireme

@@ -102,10 +102,9 @@ class Search {
     }
     const double there = smallest->memory_gib;
     if (constraints_.memory_gib > there) {
-      throw UsageError(
-          join_message("memory_gib=", constraints_.memory_gib, " is more than the ", there,
-                       " GiB of a device of kind ", smallest->name),
-          "give at most what a device has, or leave it out for 92 % of it");
+      throw UsageError(join_message("memory_gib=", constraints_.memory_gib, " is more than the ",
+                                    there, " GiB of a device of kind ", smallest->name),
+                       "give at most what a device has, or leave it out for 92 % of it");
     }
     // What the libraries and the allocator of a device need is not predicted.
     constexpr double kUsable = 0.92;

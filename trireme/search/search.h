@@ -80,6 +80,10 @@ SearchResult find_plan(const Training& training, std::int64_t ranks,
 /// and how certain it is.
 std::string to_string(const SearchResult& result);
 
+/// Returns the fastest plan and its prediction in one line, and whether one rank alone would be
+/// faster. Throws as SearchResult::fastest().
+std::string summary_of(const SearchResult& result);
+
 /// Returns the result as one JSON object. Format: docs/formats/search.md.
 std::string to_json(const SearchResult& result);
 

@@ -246,6 +246,28 @@ std::string to_string(const SearchResult& result) {
   return text.str();
 }
 
+std::string summary_of(const SearchResult& result) {
+  const Candidate& fastest = result.fastest();
+  const Plan& plan = fastest.plan;
+  std::string text = mesh_text(plan);
+  if (stage_ranks(plan) > 1) text += join_message(", schedule ", schedule_text(plan));
+  if (plan.zero_level > 0) text += join_message(", ZeRO level ", plan.zero_level);
+  text += join_message(", micro-batches ", plan.micro_batches, " of ", fastest.rows, " rows");
+  if (fastest.recomputed > 0) text += join_message(", recomputed modules ", fastest.recomputed);
+  text +=
+      join_message("; predicted ", duration(fastest.prediction.step_seconds), " for a step and ",
+                   bytes_as_text(fastest.prediction.peak_memory()), " on a rank");
+  if (result.one_device && result.one_device->fits) {
+    const double ratio =
+        result.one_device->prediction.step_seconds / fastest.prediction.step_seconds;
+    if (ratio < 1) {
+      text += join_message("; one rank alone would take ", report::fixed(ratio, 2),
+                           " of that time, so more do not pay here");
+    }
+  }
+  return text;
+}
+
 std::string compare(const SearchResult& chosen, const SearchResult& alternative,
                     const std::string& wish) {
   TextWriter text;

@@ -73,7 +73,8 @@ struct ModelOptions {
   /// The ranks that train together. This setting alone makes training parallel. It may be left out
   /// in a program that was started alone. In one of several ranks an empty group is a UsageError.
   comm::Group group{};
-  /// How the module and the data are divided over the ranks. A plan with an axis `pipe`, stages or
+  /// How the module and the data are divided over the ranks. With Plan::automatic() the first
+  /// training finds it (Model::find_plan). A plan with an axis `pipe`, stages or
   /// recomputation runs as a TrainingStep. That records forward and loss, so they must not depend
   /// on values of tensors.
   Plan plan{};
@@ -181,6 +182,20 @@ class Model {
   /// Gives the optimizer of this object its parameters back, and moves the other one here.
   Model& operator=(Model&&) noexcept;
   ~Model();
+
+  /// Finds the plan if it is automatic and not known yet, as the first training does: rank 0
+  /// searches for the plan with the shortest predicted step (search/search.h), all ranks get it,
+  /// and rank 0 writes it to standard error. Predictions use the description that TRIREME_CLUSTER
+  /// names, or `cpu`. Plans are kept in the cache folder of the user for later runs. Has no effect
+  /// otherwise. Call it where an evaluation comes before the first training.
+  /// @param training the data of the training. The rows of a batch are those of a step over all
+  /// ranks, and the plan divides them: into micro-batches and among the ranks along `data`. So a
+  /// step trains on the same rows as in one process. Rows at the end of an epoch that fill no step
+  /// are left out.
+  ///
+  /// Collective and blocking, for up to about ten seconds. Throws UsageError as
+  /// search::find_plan, if shard() was called for the data, and if forward looks at values.
+  void find_plan(const data::DataLoader& training);
 
   /// Trains in training mode for `options.epochs` passes over the data, and evaluates with
   /// `validation` in between. Returns the losses, evaluations and times. A step takes
@@ -326,6 +341,7 @@ class Model {
   class Runner;
   class WholeRunner;
   class StagedRunner;
+  class UnplannedRunner;
 
   // Either forward and loss are set, or batch_loss.
   Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss, BatchLoss batch_loss,

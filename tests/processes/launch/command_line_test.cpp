@@ -95,6 +95,20 @@ TEST(CommandLine, NamesTheClusterToTheRanks) {
   std::filesystem::current_path(before);
 }
 
+TEST(CommandLine, NamesThePlanToTheRanks) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "plan.toml";
+  test::write_file(file, "zero_level = 1\n");
+  for (const std::string& plan : {std::string("auto"), file}) {
+    Launched trireme({"run", "-n", "1", "--plan", plan, "--dry-run", "true"});
+    EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+    EXPECT_THAT(trireme.output, HasSubstr("TRIREME_PLAN=" + plan + " "));
+  }
+  Launched trireme({"run", "-n", "1", "--plan", "automatic", "--dry-run", "true"});
+  EXPECT_EQ(trireme.wait(), 2);
+  EXPECT_THAT(trireme.error, HasSubstr("--plan is 'automatic', and there is no file of this name"));
+}
+
 TEST(CommandLine, HasHelpAndVersion) {
   for (const Words& words : {Words{"--help"}, {"run", "--help"}, {"--version"}}) {
     Launched trireme(words);

@@ -67,6 +67,7 @@ TEST(Settings, ComeFromTheirVariables) {
                                            {"TRIREME_ALLREDUCE_STREAMS", "3"},
                                            {"TRIREME_TENSOR_MEMORY", "libtorch"},
                                            {"TRIREME_CLUSTER", "a100-80"},
+                                           {"TRIREME_PLAN", "auto"},
                                            {"TRIREME_CHECK", "values"}}));
   EXPECT_EQ(settings.timeout, seconds(7));
   EXPECT_EQ(settings.engine, "gloo");
@@ -76,6 +77,7 @@ TEST(Settings, ComeFromTheirVariables) {
   EXPECT_EQ(settings.allreduce_streams, 3);
   EXPECT_EQ(settings.tensor_memory, "libtorch");
   EXPECT_EQ(settings.cluster, "a100-80");
+  EXPECT_EQ(settings.plan, "auto");
   EXPECT_TRUE(settings.check_values);
 }
 

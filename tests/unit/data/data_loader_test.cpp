@@ -60,6 +60,30 @@ TEST(DataLoader, IsACheapValue) {
   EXPECT_EQ(rows_of(half), (Numbers{1, 3}));
 }
 
+TEST(DataLoader, SplitsBatchesSoThatPartsMakeUpOne) {
+  const DataLoader whole = DataLoader(count_to(26)).shuffle(3).batch(8);
+  const auto batch = batches_of(whole).front();
+  const DataLoader parts = DataLoader(whole).split_batches(4);
+  const auto of_parts = batches_of(parts);
+  EXPECT_EQ(of_parts.size(), 13U);
+  Numbers joined;
+  for (std::size_t i = 0; i < 4; ++i) {
+    joined.insert(joined.end(), of_parts[i].begin(), of_parts[i].end());
+  }
+  EXPECT_EQ(joined, batch);
+  // Two parts of two shards each are the same rows in another order.
+  Numbers of_shards;
+  for (const int shard : {0, 1}) {
+    const auto own = batches_of(DataLoader(parts).shard({.index = shard, .count = 2}));
+    for (std::size_t i = 0; i < 2; ++i) of_shards.insert(of_shards.end(), own[i].begin(), own[i].end());
+  }
+  EXPECT_THAT(of_shards, ::testing::UnorderedElementsAreArray(batch));
+  EXPECT_THAT(message_of<UsageError>([&] { DataLoader(whole).split_batches(3); }),
+              HasSubstr("batches of 8 rows cannot be divided into 3 equal parts"));
+  EXPECT_THAT(message_of<UsageError>([&] { DataLoader(count_to(26)).split_batches(2); }),
+              HasSubstr("without a batch size"));
+}
+
 // Their products were computed beyond the largest integer.
 TEST(DataLoader, RefusesNumbersThatNoProductHolds) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();

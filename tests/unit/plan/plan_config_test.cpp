@@ -23,6 +23,8 @@ chunks = 1
 recompute = ["blocks.*", "aten::gelu"]
 activation_bytes = 4096
 offload_activations = true
+mode = "auto"
+constraints = ["pipe=1", "memory_gib=4"]
 data_parallel = false
 micro_batches = 4
 bucket_bytes = 1000
@@ -54,14 +56,16 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   Configuration configuration(plan);
   configuration.read_text(kOther, "plan.toml");
   // A field that plan_config.cpp lacks would still have its default.
-  const auto& [mesh, layouts, stages, schedule, chunks, recompute, activation_bytes,
-               offload_activations, data_parallel, micro_batches, bucket_bytes, first_bucket_bytes,
-               allreduce_streams, zero_level, zero_level_of, shard_ranks, gathered_buckets,
-               offload_optimizer, sparse_gradients, gradient_reduction, gradient_predivide, wire,
-               divide_by_active_ranks, broadcast_parameters, broadcast_buffers, sync_batch_norm] =
-      plan;
+  const auto& [mode, constraints, mesh, layouts, stages, schedule, chunks, recompute,
+               activation_bytes, offload_activations, data_parallel, micro_batches, bucket_bytes,
+               first_bucket_bytes, allreduce_streams, zero_level, zero_level_of, shard_ranks,
+               gathered_buckets, offload_optimizer, sparse_gradients, gradient_reduction,
+               gradient_predivide, wire, divide_by_active_ranks, broadcast_parameters,
+               broadcast_buffers, sync_batch_norm] = plan;
   const auto differ = [](const auto& member, const auto& usual) { EXPECT_FALSE(member == usual); };
   const Plan usual;
+  differ(mode, usual.mode);
+  differ(constraints, usual.constraints);
   differ(mesh, usual.mesh);
   differ(layouts, usual.layouts);
   differ(stages, usual.stages);

@@ -18,6 +18,7 @@
 #include <trireme/parallel/step/training_step_impl.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/plan/check_plan.h>
+#include <trireme/plan/plan_config.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -176,6 +177,7 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
     use.devices = static_cast<int>(devices.size());
     use.on_accelerators =
         devices.empty() ? is_accelerator(device) : std::ranges::all_of(devices, is_accelerator);
+    detail::check_request_is_used("TrainingStep");
     check_plan(plan, use);
     check_functions(functions);
     cluster = detail::cluster_of_environment();

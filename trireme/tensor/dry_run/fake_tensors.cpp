@@ -10,6 +10,15 @@
 #include <ranges>
 
 namespace trireme::tensor {
+
+at::Tensor fake_tensor(const at::Tensor& like, const Layout& layout) {
+  const auto strides = dense_strides(like.strides(), like.sizes());
+  const at::Tensor global = at::empty_strided(
+      like.sizes(), strides, at::TensorOptions().dtype(like.dtype()).device(at::kMeta));
+  const at::Tensor tensor = wrap(meta_part(global, layout), layout, like.sizes(), strides, 0);
+  if (like.requires_grad()) tensor.requires_grad_(true);
+  return tensor;
+}
 namespace {
 
 at::Tensor on_meta(const at::Tensor& tensor) {

@@ -13,6 +13,10 @@
 
 namespace trireme::tensor {
 
+/// Returns a distributed tensor without values, with the sizes, the order of dims in memory, dtype
+/// and requires_grad of `like`.
+at::Tensor fake_tensor(const at::Tensor& like, const Layout& layout);
+
 /// While it lives, the given tensors are distributed tensors over meta tensors, for every handle on
 /// them. Its destructor restores them with memory, version and gradient; tensors that were
 /// distributed before get their local tensors and layouts back.

@@ -8,6 +8,7 @@
 #include <trireme/data/data_loader.h>
 #include <trireme/parallel/record/predicted_step.h>
 #include <trireme/plan/check_plan.h>
+#include <trireme/plan/plan_config.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/loop/model_impl.h>
 
@@ -40,6 +41,7 @@ const at::Tensor& column(const data::Batch& batch, const std::string& name, std:
 // Returns the options with their defaults, and with the plan whose step is predicted, if one is.
 ModelOptions completed(ModelOptions options) {
   options.group = group_or_self(options.group, "Model");
+  options.plan = requested_plan(options.plan);
   if (const auto* const predicted = detail::PredictedStep::of_process()) {
     options.plan = predicted->plan_for(options.plan, options.group.size());
   }
@@ -136,6 +138,32 @@ at::Tensor Model::Impl::loss_of(const data::Batch& batch) const {
   return full(is_padding ? value.mul(0) : value);
 }
 
+std::vector<at::Tensor> Model::Impl::results_of(const std::vector<at::Tensor>& inputs) const {
+  if (!forward) {
+    return {in_precision(
+        [&] { return batch_loss({.names = columns, .columns = inputs, .padded_rows = 0}); })};
+  }
+  const at::Tensor output = output_of(inputs.front());
+  if (inputs.size() == 1) return {output.to(at::kFloat).sum(), output};
+  return {loss(output, inputs[1]), output};
+}
+
+std::vector<at::Tensor> Model::Impl::tensors_of(const data::Batch& batch) {
+  if (batch.padded_rows > 0) {
+    throw UsageError(join_message("a batch of ", batch.rows(), " rows has ", batch.padded_rows,
+                                  " that fill it up, and stages run a record of whole batches"),
+                     "let the last batch be shorter, or leave it out: LastBatch::kKeep or kDrop");
+  }
+  if (forward) {
+    const at::Tensor input = input_of(batch);
+    return {input, target_for(input, batch)};
+  }
+  columns = batch.names;
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& column : batch.columns) tensors.push_back(column.to(device));
+  return tensors;
+}
+
 Model::Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss,
              BatchLoss batch_loss, torch::optim::Optimizer& optimizer, ModelOptions options)
     : impl_(std::make_unique<Impl>(std::move(module), optimizer, std::move(options))) {
@@ -197,6 +225,7 @@ Evaluation Model::Impl::sum_evaluation(MetricAccumulator own, const detail::Fail
 std::unique_ptr<Model::Runner> Model::Runner::make(Impl& model) {
   comm::succeed_together("take the options of the model", model.options.group,
                          [&] { model.check_options(); });
+  if (model.options.plan.mode == PlanMode::kAutomatic) return make_unplanned(model);
   return needs_training_step(model.options.plan) ? make_staged(model) : make_whole(model);
 }
 

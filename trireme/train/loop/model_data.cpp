@@ -8,7 +8,6 @@
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/train/loop/model_impl.h>
 
-#include <c10/util/ScopeExit.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -51,17 +50,7 @@ std::string describe(const data::Batch& batch) {
 // belong to it, because another seed or vocabulary makes other data of the same files. Empty if the
 // row cannot be read; training then reports it. A shuffle buffer is filled once more for this row.
 std::string first_row_of(const data::DataLoader& data) {
-  // Transforms may use the generator. Its state is restored, so that this look does not change the
-  // training.
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const at::Tensor before = [&] {
-    const std::lock_guard lock(generator.mutex());
-    return generator.get_state();
-  }();
-  const auto put_back = c10::make_scope_exit([&] {
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(before);
-  });
+  const detail::KeptGenerator kept;  // transforms may use it
   try {
     data::DataLoader rows = data;
     const auto batches = rows.batch(1).prefetch(0).open(0);
@@ -91,10 +80,22 @@ std::string without_last_break(std::string lines) {
 
 }  // namespace
 
+detail::KeptGenerator::KeptGenerator()
+    : generator_(at::globalContext().defaultGenerator(at::kCPU)) {
+  const std::lock_guard lock(generator_.mutex());
+  state_ = generator_.get_state();
+}
+
+detail::KeptGenerator::~KeptGenerator() {
+  const std::lock_guard lock(generator_.mutex());
+  generator_.set_state(state_);
+}
+
 // Shards cover a data set only if all ranks give the same data in the same order. With different
 // data or orders, each rank would skip rows that nobody else reads. So the first rows are compared.
 data::DataLoader Model::Impl::part_of(const data::DataLoader& data,
                                       data::Remainder remainder) const {
+  if (runner->is_unplanned()) detail::refuse_unplanned();
   const DataPart part = data_part(options.plan, options.group);
   if (!options.shards_data || part.count == 1) return data;
   const std::vector<std::string> all = comm::all_gather_text(

@@ -61,7 +61,7 @@ struct Model::Snapshot {
 History Model::dry_run(const data::DataLoader& training, const data::DataLoader* validation,
                        const Callbacks& callbacks) {
   Impl& impl = *impl_;
-  const data::DataLoader own = impl.part_of(training, data::Remainder::kWrap);
+  const data::DataLoader own = impl.training_part(training);
   const auto own_validation =
       validation == nullptr ? std::nullopt
                             : std::optional(impl.part_of(*validation, data::Remainder::kUneven));

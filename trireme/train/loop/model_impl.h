@@ -11,6 +11,7 @@
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/parallelize.h>
+#include <trireme/search/training/training.h>
 #include <trireme/train/loop/callback_calls.h>
 #include <trireme/train/loop/determinism.h>
 #include <trireme/train/loop/runner.h>
@@ -52,6 +53,20 @@ struct Position {
   std::int64_t next_epoch() const { return is_between_epochs() ? epoch + 1 : epoch; }
 };
 
+/// Restores the state of the default generator of the CPU when destroyed, for code that reads
+/// samples or runs forward without being part of the training.
+class KeptGenerator {
+ public:
+  KeptGenerator();
+  ~KeptGenerator();
+  KeptGenerator(const KeptGenerator&) = delete;
+  KeptGenerator& operator=(const KeptGenerator&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
 /// Makes the keys of callback states in a checkpoint: the name of the callback and its number among
 /// those of the same name.
 class StateKeys {
@@ -88,6 +103,9 @@ Number number_entry(const checkpoint::State& state, const std::string& name) {
       join_message("the checkpoint has no number in its entry ", name),
       "only Model::save makes checkpoints to resume; load others with checkpoint::load");
 }
+
+/// Throws the UsageError for what needs the plan of a model whose automatic plan is not found yet.
+[[noreturn]] void refuse_unplanned();
 
 /// Returns the rows of a tensor that are not padding of the batch.
 at::Tensor valid_rows(const at::Tensor& tensor, const data::Batch& batch);
@@ -126,6 +144,7 @@ struct Model::Impl {
   Forward forward;  // empty for a model of a function
   Loss loss;
   BatchLoss batch_loss;
+  std::vector<std::string> columns;  // of the last batch of a model of a function
   std::unique_ptr<Runner> runner;
   detail::StepAgreement agreement;
   std::optional<LossScale> loss_scale;  // in fp16
@@ -140,6 +159,15 @@ struct Model::Impl {
   std::optional<std::string> rows_of_step;  // to compare with those of other ranks
   bool is_sharded_manually = false;         // the data of this training
   int num_same_rows = 0;  // comparisons in a row in which ranks had read the same rows
+
+  /// The plan that was found, of a model whose plan is automatic.
+  struct FoundPlan {
+    double step_seconds = 0;         ///< predicted
+    std::int64_t parts = 1;          ///< into which the batch of a step is divided
+    std::string cluster{};           ///< name of the description that predictions used
+    std::vector<double> measured{};  ///< seconds of the first steps
+  };
+  std::optional<FoundPlan> found_plan;
 
   /// An asynchronous save that nobody has waited for yet.
   struct PendingSave {
@@ -157,6 +185,12 @@ struct Model::Impl {
   at::Tensor target_for(const at::Tensor& output, const data::Batch& batch) const;
   at::Tensor output_of(const at::Tensor& input) const;
   at::Tensor loss_of(const data::Batch& batch) const;
+  /// Returns the tensors of a batch that forward and loss get, on the device of the model.
+  std::vector<at::Tensor> tensors_of(const data::Batch& batch);
+  /// Returns the loss of these tensors, and the output if there is one, for code that records them.
+  /// An input without target comes from predict; the sum of the output then takes the place of the
+  /// loss.
+  std::vector<at::Tensor> results_of(const std::vector<at::Tensor>& inputs) const;
   std::unique_ptr<detail::DeterministicAlgorithms> determinism() const;
   /// Evaluates the first `num_batches` batches of the data.
   Evaluation evaluate(const data::DataLoader& data, std::int64_t num_batches);
@@ -174,6 +208,13 @@ struct Model::Impl {
   StepEndContext train_step(Run& run, data::BatchStream* batches, const StepContext& step);
   /// Tells the other ranks the loss of this rank's step and its wishes.
   void start_agreement(const Run& run, const std::vector<detail::MicroBatchLoss>& losses);
+  /// Finds the plan if it is automatic and not known. Collective and blocking.
+  void find_plan(const data::DataLoader& data);
+  search::Training training_to_plan(const data::DataLoader& data);
+  /// Returns what this rank reads of the data of a training. Finds the plan first. Collective.
+  data::DataLoader training_part(const data::DataLoader& data);
+  /// Warns if the steps of an automatic plan take other times than predicted.
+  void compare_with_prediction(const StepSeconds& measured);
   /// Returns the part of the data that this rank reads. Collective if the model divides the data
   /// itself.
   data::DataLoader part_of(const data::DataLoader& data, data::Remainder remainder) const;

@@ -255,6 +255,7 @@ void Model::Impl::train_epoch(Run& run) {
     end.all_samples = end.samples * data_ranks(options.plan, options.group.size());
     end.spans = run.timer.end_step();
     end.seconds = sum_of(end.spans);
+    compare_with_prediction(end.seconds);
     call_step_end(run, end);
     if (is_stopped && !position.is_between_epochs()) return;
   }
@@ -357,7 +358,7 @@ History Model::fit(const data::DataLoader& training, const data::DataLoader& val
                    const FitOptions& options) {
   check(options);
   Impl& impl = *impl_;
-  const data::DataLoader own = impl.part_of(training, data::Remainder::kWrap);
+  const data::DataLoader own = impl.training_part(training);
   const bool validates = options.validate_every_epochs > 0 || options.validate_every_steps > 0;
   const data::DataLoader own_validation =
       validates ? impl.part_of(validation, data::Remainder::kUneven) : validation;

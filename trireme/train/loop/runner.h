@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace trireme {
@@ -27,6 +28,12 @@ class Model::Runner {
   /// Makes the runner for the model's plan. `model` must outlive it.
   static std::unique_ptr<Runner> make(Impl& model);
   virtual ~Runner() = default;
+
+  /// Returns true if the plan is automatic and not found yet. Not collective.
+  virtual bool is_unplanned() const { return false; }
+  /// Returns the checkpoint that was loaded before the plan was known, whose tensors are to be
+  /// loaded, and forgets it. Not collective.
+  virtual std::optional<std::filesystem::path> take_checkpoint() { return std::nullopt; }
 
   /// Returns the module's parameters as this rank has them. Throws UsageError if they depend on the
   /// first batch, which has not come. Not collective.
@@ -75,6 +82,7 @@ class Model::Runner {
  protected:
   static std::unique_ptr<Runner> make_whole(Impl& model);
   static std::unique_ptr<Runner> make_staged(Impl& model);
+  static std::unique_ptr<Runner> make_unplanned(Impl& model);
 };
 
 }  // namespace trireme

@@ -72,7 +72,7 @@ class Model::StagedRunner final : public Model::Runner {
         fits_whole_(has_memory(*model.module)),
         training_(
             *model.module,
-            [this](const std::vector<at::Tensor>& inputs) { return results_of(inputs); },
+            [&model](const std::vector<at::Tensor>& inputs) { return model.results_of(inputs); },
             options_.plan, options_.group) {
     if (options_.deterministic) training_.set_seed(*options_.deterministic);
   }
@@ -123,8 +123,6 @@ class Model::StagedRunner final : public Model::Runner {
   checkpoint::State load(const std::filesystem::path& path) override;
 
  private:
-  std::vector<at::Tensor> results_of(const std::vector<at::Tensor>& inputs) const;
-  std::vector<at::Tensor> tensors_of(const data::Batch& batch);
   std::vector<data::Batch> read_round(data::BatchStream& batches, std::int64_t most) const;
   MicroBatches micro_batches_of(const std::vector<data::Batch>& round);
   void assign_stages(const MicroBatches& micro_batches);
@@ -137,43 +135,12 @@ class Model::StagedRunner final : public Model::Runner {
   Impl& model_;
   const ModelOptions& options_;
   const bool fits_whole_;                           // the module, on every rank
-  std::vector<std::string> columns_;                // of a batch
   std::optional<std::filesystem::path> to_resume_;  // whose tensors are not loaded yet
   TrainingStep training_;
 };
 
 std::unique_ptr<Model::Runner> Model::Runner::make_staged(Impl& model) {
   return std::make_unique<StagedRunner>(model);
-}
-
-// Returns what is recorded: the loss, and the output if there is one. An input without target comes
-// from predict. The sum of the output then takes the place of the loss.
-std::vector<at::Tensor> Model::StagedRunner::results_of(
-    const std::vector<at::Tensor>& inputs) const {
-  if (!model_.forward) {
-    return {model_.in_precision([&] {
-      return model_.batch_loss({.names = columns_, .columns = inputs, .padded_rows = 0});
-    })};
-  }
-  const at::Tensor output = model_.output_of(inputs.front());
-  if (inputs.size() == 1) return {output.to(at::kFloat).sum(), output};
-  return {model_.loss(output, inputs[1]), output};
-}
-
-std::vector<at::Tensor> Model::StagedRunner::tensors_of(const data::Batch& batch) {
-  if (batch.padded_rows > 0) {
-    throw UsageError(join_message("a batch of ", batch.rows(), " rows has ", batch.padded_rows,
-                                  " that fill it up, and stages run a record of whole batches"),
-                     "let the last batch be shorter, or leave it out: LastBatch::kKeep or kDrop");
-  }
-  if (model_.forward) {
-    const at::Tensor input = model_.input_of(batch);
-    return {input, model_.target_for(input, batch)};
-  }
-  columns_ = batch.names;
-  std::vector<at::Tensor> columns;
-  for (const at::Tensor& column : batch.columns) columns.push_back(column.to(model_.device));
-  return columns;
 }
 
 std::vector<data::Batch> Model::StagedRunner::read_round(data::BatchStream& batches,
@@ -189,7 +156,7 @@ std::vector<data::Batch> Model::StagedRunner::read_round(data::BatchStream& batc
 
 MicroBatches Model::StagedRunner::micro_batches_of(const std::vector<data::Batch>& round) {
   MicroBatches micro_batches;
-  for (const data::Batch& batch : round) micro_batches.push_back(tensors_of(batch));
+  for (const data::Batch& batch : round) micro_batches.push_back(model_.tensors_of(batch));
   return micro_batches;
 }
 
@@ -209,7 +176,7 @@ void Model::StagedRunner::assign_stages_of_any(const MicroBatches& micro_batches
   std::vector<std::pair<std::string, at::Tensor>> named;
   if (!micro_batches.empty()) {
     for (const at::Tensor& tensor : micro_batches.front()) {
-      named.emplace_back(columns_.empty() ? "" : columns_[named.size()], tensor);
+      named.emplace_back(model_.columns.empty() ? "" : model_.columns[named.size()], tensor);
     }
   }
   const auto texts = comm::all_gather_text(detail::to_lines(named), options_.group);
@@ -221,7 +188,7 @@ void Model::StagedRunner::assign_stages_of_any(const MicroBatches& micro_batches
     tensors.push_back(at::zeros(line.sizes, at::device(model_.device).dtype(line.type)));
     if (!line.name.empty()) names.push_back(line.name);
   }
-  if (columns_.empty()) columns_ = std::move(names);
+  if (model_.columns.empty()) model_.columns = std::move(names);
   assign_stages(MicroBatches{tensors});
 }
 
