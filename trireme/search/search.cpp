@@ -245,13 +245,18 @@ class Search {
     }
   }
 
+  PlanEntry entry_for(const Plan& plan) const {
+    if (training_.entry != PlanEntry::kAny) return training_.entry;
+    return needs_training_step(plan) ? PlanEntry::kTrainingStep : PlanEntry::kParallelize;
+  }
+
   // Predicts one plan, if it can be carried out.
   std::optional<Candidate> predicted(const Choice& choice, const ModuleRecord& record) {
     Candidate candidate = {
         .plan = plan_of(choice), .rows = choice.rows, .recomputed = choice.recomputed};
     const auto problems = plan_problems(
         candidate.plan, {.ranks = static_cast<int>(choice.pipe * choice.data * choice.tensor),
-                         .entry = training_.entry});
+                         .entry = entry_for(candidate.plan)});
     if (!problems.empty()) {
       refuse(problems.front().text);
       return {};

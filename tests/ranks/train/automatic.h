@@ -6,6 +6,7 @@
 #include <models/gpt.h>
 #include <models/llama.h>
 #include <models/mixture.h>
+#include <models/resnet.h>
 #include <models/vit.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/data/dataset.h>
@@ -140,6 +141,12 @@ inline Subject subject(const std::string& name) {
                                                      .feed_forward = 32,
                                                      .classes = 5}),
                       images(), classes({kRows}, 5));
+  }
+  if (name == "resnet") {
+    return classifier(
+        models::ResNet(models::ResNetOptions{
+            .stem = models::Stem::kSmall, .blocks = {1, 1}, .width = 8, .classes = 5}),
+        images(), classes({kRows}, 5));
   }
   if (name == "u-net") {
     return classifier(UNet(), images(), classes({kRows, 8, 8}, 5));

@@ -161,6 +161,14 @@ TEST_F(AutomaticPlan, TrainsEveryNetworkOnAnyNumberOfRanks) {
   }
 }
 
+// Batch norm over all ranks has the statistics of one process, as long as micro-batches do not
+// divide them.
+TEST_F(AutomaticPlan, KeepsTheSettingsOfTheProgram) {
+  Plan plan = Plan::automatic({"pipe=1", "tensor=1", "micro_batches=1", "recompute=none"});
+  plan.sync_batch_norm = true;
+  for (const int ranks : {2, 3}) expect_losses_of_one_process("resnet", ranks, {.plan = plan});
+}
+
 TEST_F(AutomaticPlan, IsKeptForTheNextRun) {
   const std::vector<Training> first = train_together("gpt", 2);
   ASSERT_EQ(kept_plans().size(), 1U);

@@ -37,7 +37,8 @@ struct Training {
   predict::TrainingOptions options{};
   /// What all plans have in common: sizes of buckets, wire precision and the like.
   Plan base{};
-  /// What carries the plan out. With kParallelize, plans have no stages and no recomputation.
+  /// What carries the plan out. With kParallelize, plans have no stages and no recomputation. kAny:
+  /// parallelize does where it can, and otherwise a TrainingStep, as in a Model.
   PlanEntry entry = PlanEntry::kTrainingStep;
   /// Called with each record before it is used, for example with predict::fuse_elements. Empty:
   /// records are used as they are.

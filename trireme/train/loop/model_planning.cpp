@@ -52,7 +52,8 @@ search::Training Model::Impl::training_to_plan(const data::DataLoader& data) {
   search::Training training = {.module = *module,
                                .forward = [this](const auto& inputs) { return results_of(inputs); },
                                .options = {.optimizer = kind_of(optimizer)},
-                               .base = options.plan};
+                               .base = options.plan,
+                               .entry = PlanEntry::kAny};
   if (options.group.rank() > 0) return training;
   auto batch = data.open(0)->next();
   if (!batch) {
