@@ -53,7 +53,9 @@ class ChoiceList {
     if (tensor > 1 &&
         std::ranges::find(limits_.tensor_sizes, tensor) == limits_.tensor_sizes.end()) {
       return excluded(
-          join_message("tensor=", tensor, " gains nothing, or is beyond what is tried"));
+          limits_.without_tensor.empty()
+              ? join_message("tensor=", tensor, " gains nothing, or is beyond what is tried")
+              : limits_.without_tensor);
     }
     if (pipe > 1 && training_.entry == PlanEntry::kParallelize) {
       return excluded("a loop that calls backward itself has no stages");

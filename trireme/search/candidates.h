@@ -8,6 +8,7 @@
 #include <trireme/search/training/training.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct ChoiceLimits {
   std::int64_t repeated = 0;  ///< modules that can be recomputed
   /// Sizes of `tensor` above 1 for which there are layouts of parameters.
   std::vector<std::int64_t> tensor_sizes{};
+  std::string without_tensor{};  ///< why there are none for another size; empty: nothing is gained
 };
 
 /// Returns all choices that the constraints allow, in a fixed order. Throws UsageError if there are

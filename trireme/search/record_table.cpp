@@ -46,9 +46,12 @@ const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
 const ModuleRecord& RecordTable::exact_record(std::int64_t tensor, std::int64_t rows) {
   if (const auto found = exact_.find({tensor, rows}); found != exact_.end()) return found->second;
   Plan plan = training_.base;
-  // `tensor` is the last axis of every plan, so that its groups lie in the cluster as here.
-  plan.mesh = {{kDataAxis, ranks_ / tensor}, {"tensor", tensor}};
-  plan.layouts = tensor > 1 ? layouts(tensor) : keep_whole("*");
+  plan.mesh = {{kDataAxis, ranks_ / tensor}};
+  if (tensor > 1) {
+    // The last axis of every plan, so that its groups lie in the cluster as here.
+    plan.mesh.push_back({"tensor", tensor});
+    plan.layouts = layouts(tensor);
+  }
   ModuleRecord record =
       record_module(training_.module, plan, loss_of_rows(training_, rows), &cluster_);
   if (training_.transform) record = training_.transform(std::move(record));

@@ -48,8 +48,10 @@ class Search {
 
   SearchResult run() {
     result_.memory_limit = memory_limit();
-    const ChoiceLimits limits = {
-        .places = places(), .repeated = count_of(repeated_), .tensor_sizes = tensor_sizes()};
+    const ChoiceLimits limits = {.places = places(),
+                                 .repeated = count_of(repeated_),
+                                 .tensor_sizes = tensor_sizes(),
+                                 .without_tensor = result_.without_tensor};
     std::vector<Choice> choices = all_choices(training_, ranks_, constraints_, limits);
     result_.considered = static_cast<std::int64_t>(choices.size());
     rank(choices);
@@ -83,9 +85,25 @@ class Search {
     std::vector<std::int64_t> sizes;
     for (const std::int64_t size : divisors(ranks_)) {
       if (size == 1 || size > most || !range.contains(size)) continue;
-      if (!records_.layouts(size).empty()) sizes.push_back(size);
+      if (has_layouts(size)) sizes.push_back(size);
     }
     return sizes;
+  }
+
+  // Returns whether sharding parameters over so many ranks gains anything. An operator may have no
+  // way to compute on shards.
+  bool has_layouts(std::int64_t tensor) {
+    const auto leave_out = [&](const std::string& reason) {
+      result_.without_tensor = join_message("tensor=", tensor, ": ", reason);
+      return false;
+    };
+    try {
+      return !records_.layouts(tensor).empty();
+    } catch (const c10::Error& error) {
+      return leave_out(error.what_without_backtrace());
+    } catch (const UsageError& error) {
+      return leave_out(error.what());
+    }
   }
 
   Plan plan_of(const Choice& choice) {
@@ -381,6 +399,8 @@ class Search {
         candidate = predicted(choice, records_.exact_record(choice.tensor, choice.rows));
       } catch (const c10::Error& error) {  // forward does not accept so few rows
         refuse(error.what_without_backtrace());
+      } catch (const UsageError& error) {
+        refuse(error.what());
       }
       if (candidate && candidate->fits) {
         insert(std::move(*candidate), choice);

@@ -54,10 +54,13 @@ struct SearchResult {
   std::int64_t predicted = 0;   ///< of these: predicted
   std::int64_t invalid = 0;     ///< of these: cannot be carried out, such as with too many stages
   std::string first_invalid{};  ///< why the first of them cannot
-  std::int64_t refined = 0;     ///< predictions beside these, with some recomputed modules
-  std::int64_t left = 0;        ///< of these: neither predicted nor excluded when it ended
-  double seconds = 0;           ///< time of the search
-  bool is_complete = false;     ///< all plans were predicted or excluded by bounds
+  /// A size of `tensor` that was left out because operators cannot compute on shards, and why;
+  /// empty if there is none.
+  std::string without_tensor{};
+  std::int64_t refined = 0;  ///< predictions beside these, with some recomputed modules
+  std::int64_t left = 0;     ///< of these: neither predicted nor excluded when it ended
+  double seconds = 0;        ///< time of the search
+  bool is_complete = false;  ///< all plans were predicted or excluded by bounds
 
   /// Returns the fastest plan. Throws UsageError that says what is missing if none fits.
   const Candidate& fastest() const;

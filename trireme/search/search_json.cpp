@@ -36,6 +36,7 @@ std::string to_json(const SearchResult& result) {
   json["bounded"] = result.bounded;
   json["predicted"] = result.predicted;
   json["invalid"] = result.invalid;
+  if (!result.without_tensor.empty()) json["without_tensor"] = result.without_tensor;
   json["refined"] = result.refined;
   json["left"] = result.left;
   json["seconds"] = result.seconds;

@@ -170,6 +170,9 @@ void write_effort(TextWriter& text, const SearchResult& result) {
        << " have too large parameters, " << report::with_thousands(result.bounded)
        << " cannot be faster, " << report::with_thousands(result.predicted) << " were predicted, "
        << report::with_thousands(result.left) << " are left\n";
+  if (!result.without_tensor.empty()) {
+    text << "  left out " << result.without_tensor << '\n';
+  }
   if (result.invalid > 0) {
     text << "  " << report::with_thousands(result.invalid)
          << " cannot be carried out; the first reason: " << result.first_invalid << '\n';

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a search returns and says.
 #include "tests/unit/search/small_training.h"
+#include <models/resnet.h>
 #include <trireme/base/config/configuration.h>
 #include <trireme/base/error.h>
 #include <trireme/cluster/cluster_file.h>
@@ -181,6 +182,49 @@ TEST(Search, SaysThatPlansWereLeft) {
   EXPECT_EQ(result.predicted, 0);
   EXPECT_FALSE(result.is_complete);
   EXPECT_THAT(to_string(result), AllOf(HasSubstr("search longer"), Not(HasSubstr("NO PLAN"))));
+}
+
+TEST(Search, TakesAModuleWithParametersOfItsOwn) {
+  torch::nn::Linear layer(8, 8);
+  const Training training = {
+      .module = layer,
+      .forward = [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+        return {layer->forward(in[0]).sum()};
+      },
+      .inputs = {torch::zeros({4, 8})},
+      .rows = 16};
+  const SearchResult result = find_plan(training, 2, cluster::read_cluster("cpu"));
+  EXPECT_FALSE(result.best.empty());
+}
+
+// Views of shards in this memory format would need communication.
+TEST(Search, LeavesOutSizesOfTensorWhoseOperatorsCannotBeSharded) {
+  models::ResNet net(models::ResNetOptions{
+      .stem = models::Stem::kSmall, .blocks = {1, 1}, .width = 8, .classes = 4});
+  for (at::Tensor& parameter : net->parameters()) {
+    if (parameter.dim() != 4) continue;
+    parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  const Training training = {
+      .module = net,
+      .forward = [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+        return {torch::cross_entropy_loss(net->forward(in[0]), in[1])};
+      },
+      .inputs = {torch::zeros({4, 3, 8, 8}), torch::zeros({4}, torch::kLong)},
+      .rows = 32};
+  const auto cluster = cluster::read_cluster("cpu");
+  const SearchResult result = find_plan(training, 2, cluster);
+  EXPECT_FALSE(result.best.empty());
+  EXPECT_THAT(result.without_tensor, HasSubstr("tensor=2: operator aten::"));
+  EXPECT_THAT(to_string(result), HasSubstr("left out tensor=2: operator aten::"));
+  Constraints constraints;
+  constraints.axes["tensor"] = {.least = 2, .most = 2};
+  try {
+    (void)find_plan(training, 2, cluster, constraints);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tensor=2: operator aten::"));
+  }
 }
 
 TEST(Search, RefusesMoreMemoryThanADeviceHas) {
