@@ -60,7 +60,7 @@ int parse_and_run(std::vector<std::string> words) {
   app.require_subcommand(1);
   trireme::apps::add_run_command(app, program_tail);
   trireme::apps::add_data_command(app);
-  trireme::apps::add_plan_command(app);
+  trireme::apps::add_plan_command(app, program_tail);
   trireme::apps::add_predict_command(app, program_tail);
   trireme::apps::add_report_command(app);
   trireme::apps::add_schedule_command(app);

@@ -61,9 +61,9 @@ void predict_program(const CLI::App& command, PredictTask task,
     refuse_given(command, option, "the step of a program is predicted",
                  "leave it out; the program decides that");
   }
-  RecordedProgram recorded(task, program);
+  const RecordedProgram recorded(step_of_program(task), program);
   if (recorded.exit_code() != 0) throw CLI::RuntimeError(recorded.exit_code());
-  task.record_file = recorded.file();
+  task.record_file = recorded.folder() / "step";
   if (const int code = predict_task(task); code != 0) throw CLI::RuntimeError(code);
 }
 

@@ -126,7 +126,7 @@ int do_predict_task(const PredictTask& task) {
          task.optimizer, " is assumed (--optimizer)");
   }
   const predict::TrainingOptions options = training_options(task, optimizer);
-  const ModuleRecord record = predict::fuse_elements(module, elements_of(task.elements));
+  const ModuleRecord record = predict::fuse_elements(module, predict::elements_of(task.elements));
   predict::Prediction prediction;
   if (task.trace_file.empty() && task.picture_file.empty()) {
     prediction = predict::predict(record, plan, cluster, options);

@@ -36,26 +36,35 @@ void write_request(const PredictTask& task, const std::filesystem::path& folder)
 
 }  // namespace
 
-RecordedProgram::RecordedProgram(const PredictTask& task, const std::vector<std::string>& program)
+RecordedRun step_of_program(const PredictTask& task) {
+  return {.ranks = task.ranks,
+          .cluster = task.cluster,
+          .write_request = [&task](const auto& folder) { write_request(task, folder); },
+          .answer_file = "step",
+          .hint =
+              "predictions need a program that calls trireme::init() and trains by "
+              "parallelize, TrainingStep or Model; with arguments that let it train"};
+}
+
+RecordedProgram::RecordedProgram(const RecordedRun& run, const std::vector<std::string>& program)
     : folder_(make_folder()) {
-  const cluster::Cluster cluster = cluster::read_cluster(task.cluster).with_ranks(task.ranks);
-  write_request(task, folder_);
-  const std::int64_t local_ranks = std::min(task.ranks, cluster.hosts.front().devices);
+  const cluster::Cluster cluster = cluster::read_cluster(run.cluster).with_ranks(run.ranks);
+  run.write_request(folder_);
+  const std::int64_t local_ranks = std::min(run.ranks, cluster.hosts.front().devices);
   launch::RunOptions options;
   options.command = program;
   options.processes = 1;
   options.output = launch::Output::kNone;
-  options.environment = {{"TRIREME_CLUSTER", cluster::absolute_cluster_name(task.cluster)},
+  options.environment = {{"TRIREME_CLUSTER", cluster::absolute_cluster_name(run.cluster)},
                          {"TRIREME_PREDICT", folder_.string()},
                          {"TRIREME_PREDICT_RANK", "0"},
-                         {"TRIREME_PREDICT_RANKS", std::to_string(task.ranks)},
+                         {"TRIREME_PREDICT_RANKS", std::to_string(run.ranks)},
                          {"TRIREME_PREDICT_LOCAL_RANK", "0"},
                          {"TRIREME_PREDICT_LOCAL_RANKS", std::to_string(local_ranks)}};
   exit_code_ = launch::run(options);
-  if (exit_code_ == 0 && !std::filesystem::exists(file())) {
+  if (exit_code_ == 0 && !std::filesystem::exists(folder_ / run.answer_file)) {
     throw ConfigError(join_message(program.front(), " has ended without a training step"),
-                      "predictions need a program that calls trireme::init() and trains by "
-                      "parallelize, TrainingStep or Model; with arguments that let it train");
+                      run.hint);
   }
 }
 

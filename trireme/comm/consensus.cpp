@@ -90,8 +90,8 @@ Outcomes run_on_all(const Group& group, const std::function<std::string()>& work
   }
   // The first character says whether the rank has failed.
   for (std::string& text : all_gather_text((outcomes.own ? '-' : '+') + own, group)) {
-    outcomes.has_failed.push_back(text.front() == '-');
-    outcomes.texts.push_back(text.substr(1));
+    outcomes.has_failed.push_back(text.starts_with('-'));
+    outcomes.texts.push_back(text.empty() ? text : text.substr(1));
   }
   return outcomes;
 }

@@ -305,29 +305,16 @@ DataLoader& DataLoader::bucket(const std::vector<std::int64_t>& lengths, Buckets
 
 DataLoader& DataLoader::split_batches(std::int64_t parts) {
   check_at_least("the number of parts of a batch", parts, 1);
-  const auto part_of = [&](std::int64_t rows) {
-    if (spec_->is_batched && rows % parts == 0) return rows / parts;
-    throw UsageError(
-        spec_->is_batched
-            ? join_message("batches of ", rows, " rows cannot be divided into ", parts,
-                           " equal parts")
-            : join_message("a data loader without a batch size cannot divide batches into ", parts,
-                           " parts"),
-        join_message("call batch() or bucket() with a multiple of ", parts, " rows"));
+  const auto refuse = [&](const std::string& what) {
+    throw UsageError(join_message(what, " cannot be divided into ", parts, " equal parts"),
+                     join_message("call batch() with a multiple of ", parts, " rows"));
   };
-  const std::int64_t rows = part_of(spec_->buckets ? parts : spec_->rows);
-  std::shared_ptr<detail::BucketPlan> buckets;
-  if (spec_->buckets) {
-    buckets = std::make_shared<detail::BucketPlan>(*spec_->buckets);
-    for (std::int64_t& each : buckets->buckets.rows) each = part_of(each);
-  }
+  if (!spec_->is_batched) refuse("batches of a data loader without a batch size");
+  if (spec_->buckets) refuse("batches of bucket(), whose last ones have fewer rows,");
+  if (spec_->rows % parts != 0) refuse(join_message("batches of ", spec_->rows, " rows"));
   return edit([&](detail::LoaderSpec& spec) {
-    if (spec.last == LastBatch::kKeep) spec.last = LastBatch::kDrop;
-    if (buckets) {
-      spec.buckets = std::move(buckets);
-    } else {
-      spec.rows = rows;
-    }
+    spec.rows /= parts;
+    spec.last = LastBatch::kDrop;
   });
 }
 

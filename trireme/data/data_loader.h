@@ -180,10 +180,10 @@ class DataLoader {
   DataLoader& bucket(const std::vector<std::int64_t>& lengths, Buckets buckets,
                      LastBatch last = LastBatch::kKeep);
 
-  /// Divides the rows of batch() or bucket() by a number, so that as many batches, one after the
-  /// other or one of each shard, are what was one batch before. A shorter last batch is left out
-  /// from then on, unless it is padded. Throws UsageError if neither was called, or if rows do not
-  /// divide by the number.
+  /// Divides the rows of batch() by a number, so that as many batches, one after the other or one
+  /// of each shard, are what was one batch before. Rows at the end that do not fill a batch are
+  /// left out from then on (LastBatch::kDrop). Throws UsageError without batch(), after bucket(),
+  /// or if the rows do not divide by the number.
   /// @param parts 1 or more.
   DataLoader& split_batches(std::int64_t parts);
 

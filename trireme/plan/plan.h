@@ -28,7 +28,7 @@ enum class GradientCompression {
   kBf16   ///< in bf16
 };
 
-/// Who makes the choices of a plan.
+/// The source of a plan's choices.
 enum class PlanMode {
   kManual,    ///< the program: all choices are in the plan
   kAutomatic  ///< the search for plans, before the first step (search/search.h)

@@ -167,15 +167,27 @@ std::string request() { return Settings::from(Environment::of_process()).plan; }
 
 }  // namespace
 
+Plan automatic_of(Plan plan) {
+  const Plan none;
+  plan.mode = PlanMode::kAutomatic;
+  plan.mesh = none.mesh;
+  plan.layouts = none.layouts;
+  plan.stages = none.stages;
+  plan.schedule = none.schedule;
+  plan.chunks = none.chunks;
+  plan.recompute = none.recompute;
+  plan.micro_batches = none.micro_batches;
+  plan.zero_level = none.zero_level;
+  plan.activation_bytes = none.activation_bytes;
+  plan.offload_activations = none.offload_activations;
+  return plan;
+}
+
 Plan requested_plan(const Plan& of_program) {
   const std::string name = request();
   request_is_used() = true;
   if (name.empty()) return of_program;
-  if (name == "auto") {
-    Plan plan = of_program;
-    plan.mode = PlanMode::kAutomatic;
-    return plan;
-  }
+  if (name == "auto") return automatic_of(of_program);
   PlanSettings settings;
   try {
     config::Configuration(settings).read_file(name);
@@ -190,8 +202,9 @@ void detail::check_request_is_used(std::string_view what) {
   if (request_is_used() || request().empty()) return;
   throw UsageError(
       join_message("TRIREME_PLAN is '", request(), "', and ", what, " has a plan of the program"),
-      "only a Model takes that plan by itself: unset the variable, or give the plan "
-      "that trireme::requested_plan(plan) returns");
+      "only a Model takes it by itself: unset the variable; a program without a Model "
+      "can give trireme::requested_plan(plan) for a file, and for auto the plan that "
+      "trireme::search::find_plan returns");
 }
 
 }  // namespace trireme

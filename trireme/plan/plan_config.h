@@ -37,8 +37,11 @@ std::string to_toml(const Plan& plan);
 /// @param name stands for the text in messages.
 Plan plan_of_toml(std::string_view text, const std::string& name);
 
-/// Returns the plan that TRIREME_PLAN gives in place of the program's: `auto` makes that one
-/// automatic, and anything else is a TOML file. Returns the program's plan if the variable is not
+/// Returns the plan without everything that a search for plans finds, of mode kAutomatic.
+Plan automatic_of(Plan plan);
+
+/// Returns the plan that TRIREME_PLAN gives in place of the program's: automatic_of() that one for
+/// `auto`, and otherwise the one in a TOML file. Returns the program's plan if the variable is not
 /// set. Not collective. Throws ConfigError.
 Plan requested_plan(const Plan& of_program);
 

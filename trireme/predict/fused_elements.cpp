@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/predict/fused_elements.h>
 
+#include <trireme/base/error.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -180,6 +182,14 @@ class Fusion {
 };
 
 }  // namespace
+
+Elements elements_of(const std::string& name) {
+  if (name == "eager") return Elements::kEager;
+  if (name == "fused") return Elements::kFused;
+  if (name == "compiled") return Elements::kCompiled;
+  throw ConfigError(join_message("operators on elements run as '", name, "'"),
+                    "give eager, fused or compiled");
+}
 
 ModuleRecord fuse_elements(ModuleRecord record, Elements elements) {
   if (elements == Elements::kEager) return record;

@@ -4,6 +4,8 @@
 
 #include <trireme/parallel/record/module_record.h>
 
+#include <string>
+
 namespace trireme::predict {
 
 /// How operators on elements (everything but products and attention) run.
@@ -16,6 +18,9 @@ enum class Elements {
   /// partitioner does.
   kCompiled,
 };
+
+/// Returns the choice named `eager`, `fused` or `compiled`. Throws ConfigError for another name.
+Elements elements_of(const std::string& name);
 
 /// Returns the record as it runs with fused operators. Consecutive operators on elements form a
 /// kernel, which ends at a product, at attention and before a collective. The first of them has the

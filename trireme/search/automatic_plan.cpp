@@ -4,11 +4,13 @@
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/config/configuration.h>
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
 #include <trireme/base/warning.h>
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/consensus.h>
 #include <trireme/parallel/record/module_record.h>
+#include <trireme/plan/check_plan.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/report/number.h>
 #include <trireme/search/constraints.h>
@@ -18,13 +20,14 @@
 #include <c10/util/hash.h>
 
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
 namespace trireme::search {
 namespace {
+
+// Raised by changes of the search or of predictions, so that plans are searched for again.
+constexpr int kSearchVersion = 1;
 
 // What ranks send to each other, and what a file of the cache holds.
 struct StoredPlan {
@@ -110,23 +113,37 @@ class FirstRank {
     const ModuleRecord record =
         record_module(training_.module, plan, loss_of_rows(training_, training_.rows), &devices);
     const std::string key = join_message(
-        TRIREME_VERSION, '\n', ranks_, ' ', training_.rows, ' ', static_cast<int>(training_.entry),
-        ' ', training_.transform ? "transformed" : "", '\n', to_string(constraints_), '\n',
-        describe(training_.options), cluster::to_toml(devices), to_toml(training_.base),
-        describe(record));
+        TRIREME_VERSION, ' ', kSearchVersion, '\n', ranks_, ' ', training_.rows, ' ',
+        static_cast<int>(training_.entry), ' ', training_.transform ? "transformed" : "", '\n',
+        to_string(constraints_), '\n', describe(training_.options), cluster::to_toml(devices),
+        to_toml(training_.base), describe(record));
     return options_.cache_folder / (c10::sha1(key).str() + ".toml");
   }
 
-  static std::optional<AutomaticPlan> read(const std::filesystem::path& file) {
-    if (file.empty()) return {};
-    std::ifstream stream(file);
-    if (!stream) return {};
-    const std::string text(std::istreambuf_iterator<char>(stream), {});
+  // Somebody may have edited the file.
+  void check(const AutomaticPlan& kept) const {
+    const Plan& plan = kept.plan;
+    check_plan(plan, {.ranks = static_cast<int>(ranks_)});
+    const std::int64_t ranks = data_ranks(plan, static_cast<int>(ranks_));
+    if (!plan.mesh.empty() && kept.step_seconds > 0 &&
+        kept.rows * plan.micro_batches * ranks == training_.rows) {
+      return;
+    }
+    throw ConfigError("it is no plan for the rows of this step", "");
+  }
+
+  std::optional<AutomaticPlan> read(const std::filesystem::path& file) const {
+    if (file.empty() || !std::filesystem::exists(file)) return {};
     try {
-      AutomaticPlan kept = from_text(text, file);
+      InputFile input = open_input(file);
+      constexpr std::int64_t kMost = 1 << 24;
+      const auto text = read_text(input, kMost);
+      if (!text) throw ConfigError(input.problem, "");
+      AutomaticPlan kept = from_text(*text, file);
+      check(kept);
       kept.file = file;
       return kept;
-    } catch (const ConfigError& error) {
+    } catch (const Error& error) {
       warn("a plan that an earlier run has kept cannot be read, and is searched for again: ",
            error.what());
       return {};

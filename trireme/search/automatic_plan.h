@@ -24,7 +24,7 @@ struct AutomaticPlan {
   std::filesystem::path file;  ///< in which it was kept by an earlier run; empty if it is new
 };
 
-/// Where and how long a plan is searched for.
+/// The cluster, the limits and the cache of a search for the plan of a group.
 struct AutomaticPlanOptions {
   /// Has at least as many devices as the group has ranks.
   cluster::Cluster cluster;

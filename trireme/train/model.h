@@ -183,23 +183,25 @@ class Model {
   Model& operator=(Model&&) noexcept;
   ~Model();
 
-  /// Finds the plan if it is automatic and not known yet, as the first training does: rank 0
-  /// searches for the plan with the shortest predicted step (search/search.h), all ranks get it,
-  /// and rank 0 writes it to standard error. Predictions use the description that TRIREME_CLUSTER
-  /// names, or `cpu`. Plans are kept in the cache folder of the user for later runs. Has no effect
-  /// otherwise. Call it where an evaluation comes before the first training.
+  /// Finds the plan if it is automatic and not known yet, and does nothing otherwise. The first
+  /// training calls it; a program does where an evaluation comes before that. Rank 0 searches for
+  /// the plan with the shortest predicted step (search/search.h), all ranks get it, and rank 0
+  /// writes it to standard error. Predictions use the description that TRIREME_CLUSTER names, or
+  /// `cpu`. Plans are kept in the cache folder of the user for later runs.
+  ///
+  /// Collective and blocking. A search takes from a tenth of a second to about half a minute, for
+  /// large modules on many ranks; the other ranks wait with the deadline of the group.
   /// @param training the data of the training. The rows of a batch are those of a step over all
-  /// ranks, and the plan divides them: into micro-batches and among the ranks along `data`. So a
+  /// ranks, and the plan divides them into micro-batches and among the ranks along `data`. So a
   /// step trains on the same rows as in one process. Rows at the end of an epoch that fill no step
   /// are left out.
-  ///
-  /// Collective and blocking, for up to about ten seconds. Throws UsageError as
-  /// search::find_plan, if shard() was called for the data, and if forward looks at values.
+  /// @throws UsageError as search::find_plan, for data without batch(), with bucket() or with
+  /// shard(), if forward looks at values, and for a module that is not on the CPU.
   void find_plan(const data::DataLoader& training);
 
   /// Trains in training mode for `options.epochs` passes over the data, and evaluates with
   /// `validation` in between. Returns the losses, evaluations and times. A step takes
-  /// `plan.micro_batches` batches. Batches that do not fill a step at the end of an epoch are not
+  /// `plan.micro_batches` batches, or one that an automatic plan divides. Batches that do not fill a step at the end of an epoch are not
   /// used. Later calls continue the numbers of epochs and steps.
   ///
   /// After `resume`, training skips the epochs and steps before the checkpoint. So the program

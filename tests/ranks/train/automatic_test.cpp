@@ -3,6 +3,7 @@
 #include <tests/ranks/train/automatic.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/train/checkpoints.h>
@@ -185,7 +186,11 @@ TEST_F(AutomaticPlan, IsKeptForTheNextRun) {
   train_together("llama", 2);
   train_together("gpt", 2, {.plan = Plan::automatic({"tensor=1"})});
   EXPECT_EQ(kept_plans().size(), 4U);
-  test::write_file(file, "rows = \"many\"");
+  for (const std::string damaged : {"", "rows = \"many\"", "rows = 24\nstep_seconds = 1.0\n"}) {
+    test::write_file(file, damaged);
+    EXPECT_EQ(to_toml(train_together("gpt", 2).front().plan), to_toml(first.front().plan));
+  }
+  test::write_file(file, text.replace(text.find("[\"pipe=2"), 8, "[\"pipe=4"));
   EXPECT_EQ(to_toml(train_together("gpt", 2).front().plan), to_toml(first.front().plan));
 }
 
@@ -234,6 +239,88 @@ TEST_F(AutomaticPlan, IsFoundBeforeAnEvaluation) {
     EXPECT_GT(model.evaluate(loader).loss, 0);
     model.fit(loader, loader);
   });
+}
+
+// A model of the GPT with a plan that is automatic, and its data.
+struct Planned {
+  explicit Planned(const comm::Group& group, const Plan& plan = Plan::automatic())
+      : model(gpt.loss, *gpt.module, optimizer, {.group = group, .plan = plan}) {}
+  Subject gpt = subject("gpt");
+  torch::optim::AdamW optimizer{gpt.module->parameters(), torch::optim::AdamWOptions(1e-2)};
+  Model model;
+  data::DataLoader loader = loader_of(gpt);
+};
+
+// Nothing trains with other values than those of the checkpoint.
+TEST_F(AutomaticPlan, LoadsACheckpointAgainThatCouldNotBeRead) {
+  std::filesystem::path saved;
+  train_together("gpt", 2, {.epochs = 1, .save_to = folder_.path(), .saved = &saved});
+  const auto aside = saved.parent_path() / "aside";
+  run_ranks(2, [&](const comm::Group& group) {
+    Planned planned(group);
+    planned.model.resume(saved);
+    comm::barrier(group);
+    if (group.rank() == 0) std::filesystem::rename(saved, aside);
+    comm::barrier(group);
+    EXPECT_THROW(planned.model.evaluate(planned.loader), Error);
+    EXPECT_THROW(planned.model.fit(planned.loader, planned.loader), Error);
+    comm::barrier(group);
+    if (group.rank() == 0) std::filesystem::rename(aside, saved);
+    comm::barrier(group);
+    const double loss = planned.model.evaluate(planned.loader).loss;
+    Planned resumed(group);
+    resumed.model.resume(saved);
+    resumed.model.find_plan(resumed.loader);
+    EXPECT_EQ(loss, resumed.model.evaluate(resumed.loader).loss);
+  });
+}
+
+TEST_F(AutomaticPlan, DoesNotShardOptimizersThatCannotBe) {
+  run_ranks(2, [](const comm::Group& group) {
+    const Subject gpt = subject("gpt");
+    torch::optim::LBFGS optimizer(gpt.module->parameters(), torch::optim::LBFGSOptions(0.1));
+    Model model(gpt.loss, *gpt.module, optimizer,
+                {.group = group, .plan = Plan::automatic({"data=2"})});
+    model.find_plan(loader_of(gpt));
+    EXPECT_EQ(model.options().plan.zero_level, 0);
+  });
+}
+
+TEST_F(AutomaticPlan, DividesTheDataOfEveryTraining) {
+  run_ranks(2, [](const comm::Group& group) {
+    Planned planned(group, Plan::automatic({"data=2"}));
+    std::vector<std::int64_t> samples;
+    LambdaCallback record(
+        {.step_end = [&](const StepEndContext& step) { samples.push_back(step.all_samples); }});
+    planned.model.train(1, planned.loader, {record});
+    data::DataLoader half = planned.loader;
+    planned.model.train(1, half.batch(kRowsOfStep / 2, data::LastBatch::kPad), {record});
+    EXPECT_EQ(samples.front(), kRowsOfStep);
+    EXPECT_EQ(samples.back(), kRowsOfStep / 2);
+    data::DataLoader sharded = planned.loader;
+    sharded.shard({.index = group.rank(), .count = 2});
+    EXPECT_THROW(planned.model.train(1, sharded), UsageError);
+    data::DataLoader odd = planned.loader;
+    EXPECT_THROW(planned.model.train(1, odd.batch(7)), UsageError);
+  });
+}
+
+TEST_F(AutomaticPlan, LeavesTheModuleInItsMode) {
+  run_ranks(2, [](const comm::Group& group) {
+    Planned planned(group);
+    planned.gpt.module->eval();
+    planned.model.find_plan(planned.loader);
+    EXPECT_FALSE(planned.gpt.module->is_training());
+  });
+}
+
+TEST_F(AutomaticPlan, IsForAllRanksOrForNone) {
+  const auto thrown = run_ranks_catching(2, [](const comm::Group& group) {
+    const Planned planned(group, group.rank() == 0 ? Plan::automatic() : Plan());
+  });
+  for (const auto& each : thrown) {
+    EXPECT_THAT(message_of<UsageError>(each), HasSubstr("mode of the plan"));
+  }
 }
 
 std::string refusal(const Plan& plan, const std::function<data::DataLoader(int)>& loader = {}) {

@@ -75,13 +75,14 @@ TEST(DataLoader, SplitsBatchesSoThatPartsMakeUpOne) {
   Numbers of_shards;
   for (const int shard : {0, 1}) {
     const auto own = batches_of(DataLoader(parts).shard({.index = shard, .count = 2}));
-    for (std::size_t i = 0; i < 2; ++i) of_shards.insert(of_shards.end(), own[i].begin(), own[i].end());
+    for (std::size_t i = 0; i < 2; ++i)
+      of_shards.insert(of_shards.end(), own[i].begin(), own[i].end());
   }
   EXPECT_THAT(of_shards, ::testing::UnorderedElementsAreArray(batch));
   EXPECT_THAT(message_of<UsageError>([&] { DataLoader(whole).split_batches(3); }),
               HasSubstr("batches of 8 rows cannot be divided into 3 equal parts"));
   EXPECT_THAT(message_of<UsageError>([&] { DataLoader(count_to(26)).split_batches(2); }),
-              HasSubstr("without a batch size"));
+              HasSubstr("without a batch size cannot be divided"));
 }
 
 // Their products were computed beyond the largest integer.

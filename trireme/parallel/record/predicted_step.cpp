@@ -70,6 +70,10 @@ Plan PredictedStep::plan_for(const Plan& of_program, int ranks, PlanEntry entry)
   }
   std::ifstream assignments(folder_ / "settings");
   for (std::string line; std::getline(assignments, line);) configuration.set(line);
+  if (settings.plan.mode == PlanMode::kAutomatic) {
+    throw UsageError("the program's plan is automatic, and the plan of a prediction must be known",
+                     "find it by trireme plan --save plan.toml -- program, and give it by --plan");
+  }
   if (settings.plan.mesh.empty()) settings.plan.mesh = {{kDataAxis, ranks}};
   check_plan(settings.plan, {.ranks = ranks, .entry = entry});
   return settings.plan;
@@ -78,6 +82,12 @@ Plan PredictedStep::plan_for(const Plan& of_program, int ranks, PlanEntry entry)
 const Plan& PredictedStep::begin(const torch::nn::Module* module,
                                  std::vector<NamedTensor> parameters, const Plan& of_program,
                                  const comm::Group& group, PlanEntry entry) {
+  if (searches()) {
+    throw UsageError(
+        "trireme plan searches for the plan of a Model, and this program trains "
+        "without one",
+        "call trireme::search::find_plan in the program, with its forward pass");
+  }
   if (laid_out_) {
     throw UsageError("the program makes a second module parallel, and the step of one is predicted",
                      "predict a program that trains one module, or register both in one");
@@ -243,6 +253,12 @@ void PredictedStep::write() const {
 
 void PredictedStep::finish() {
   write();
+  end();
+}
+
+bool PredictedStep::searches() const { return std::filesystem::exists(folder_ / "search.toml"); }
+
+void PredictedStep::end() {
   std::cout.flush();
   std::cerr.flush();
   ::_exit(0);

@@ -35,6 +35,13 @@ class PredictedStep {
   /// Returns the step of this process; null if it trains as usual.
   static PredictedStep* of_process();
 
+  /// Returns true if a plan is searched for in place of a prediction (`trireme plan`).
+  bool searches() const;
+  /// Returns the folder of the request and the answer.
+  const std::filesystem::path& folder() const noexcept { return folder_; }
+  /// Ends the process with 0, after the plan has been found.
+  [[noreturn]] static void end();
+
   /// Returns the plan that was requested; that of the program if none was. Throws ConfigError for a
   /// request that cannot be read, and UsageError as check_plan.
   /// @param entry what would carry it out.

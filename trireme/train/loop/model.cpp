@@ -41,9 +41,11 @@ const at::Tensor& column(const data::Batch& batch, const std::string& name, std:
 // Returns the options with their defaults, and with the plan whose step is predicted, if one is.
 ModelOptions completed(ModelOptions options) {
   options.group = group_or_self(options.group, "Model");
-  options.plan = requested_plan(options.plan);
+  comm::succeed_together("take the plan", options.group,
+                         [&] { options.plan = requested_plan(options.plan); });
   if (const auto* const predicted = detail::PredictedStep::of_process()) {
-    options.plan = predicted->plan_for(options.plan, options.group.size());
+    options.plan = predicted->searches() ? automatic_of(options.plan)
+                                         : predicted->plan_for(options.plan, options.group.size());
   }
   return options;
 }
@@ -58,10 +60,16 @@ Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
                   torch::optim::Optimizer& the_optimizer, ModelOptions the_options)
     : module(std::move(the_module)),
       optimizer(the_optimizer),
+      plan_of_program(the_options.plan),
       options(completed(std::move(the_options))),
       runner(Runner::make(*this)),
       agreement(runner->carrier(), options.group) {
   runner->shard(optimizer);
+  // A prediction of an automatic plan is given the plan: its rows are divided as in a run.
+  const bool is_divided = plan_of_program.mode == PlanMode::kAutomatic && !runner->is_unplanned();
+  if (is_divided && detail::PredictedStep::of_process() != nullptr) {
+    found_plan = {.parts = parts_of_step(options.plan)};
+  }
   if (options.autocast == at::kHalf) loss_scale.emplace(options.loss_scale);
 }
 
@@ -225,7 +233,9 @@ Evaluation Model::Impl::sum_evaluation(MetricAccumulator own, const detail::Fail
 std::unique_ptr<Model::Runner> Model::Runner::make(Impl& model) {
   comm::succeed_together("take the options of the model", model.options.group,
                          [&] { model.check_options(); });
-  if (model.options.plan.mode == PlanMode::kAutomatic) return make_unplanned(model);
+  const bool is_automatic = model.options.plan.mode == PlanMode::kAutomatic;
+  comm::check_same_text("mode of the plan", is_automatic ? "auto" : "manual", model.options.group);
+  if (is_automatic) return make_unplanned(model);
   return needs_training_step(model.options.plan) ? make_staged(model) : make_whole(model);
 }
 
@@ -245,6 +255,7 @@ Evaluation Model::Impl::evaluate(const data::DataLoader& data, std::int64_t num_
 at::Tensor Model::predict(const at::Tensor& input) {
   Impl& impl = *impl_;
   impl.check_can_predict();
+  impl.load_pending();
   const auto deterministic = impl.determinism();
   impl.find_device();
   return impl.runner->predict(input.to(impl.device));
@@ -253,6 +264,7 @@ at::Tensor Model::predict(const at::Tensor& input) {
 at::Tensor Model::predict(const data::DataLoader& data) {
   Impl& impl = *impl_;
   impl.check_can_predict();
+  impl.load_pending();
   const auto deterministic = impl.determinism();
   impl.find_device();
   return impl.runner->predict(data);

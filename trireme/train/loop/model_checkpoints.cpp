@@ -82,6 +82,7 @@ checkpoint::State Model::Impl::state() const {
 
 checkpoint::Content Model::Impl::content() {
   find_device();
+  load_pending();
   checkpoint::Content content{.parts = {}, .state = state()};
   content.parts = parts_to_save(runner->parallelized(), *module, &optimizer, content.state);
   return content;

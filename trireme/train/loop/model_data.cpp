@@ -93,9 +93,9 @@ detail::KeptGenerator::~KeptGenerator() {
 
 // Shards cover a data set only if all ranks give the same data in the same order. With different
 // data or orders, each rank would skip rows that nobody else reads. So the first rows are compared.
-data::DataLoader Model::Impl::part_of(const data::DataLoader& data,
-                                      data::Remainder remainder) const {
+data::DataLoader Model::Impl::part_of(const data::DataLoader& data, data::Remainder remainder) {
   if (runner->is_unplanned()) detail::refuse_unplanned();
+  load_pending();
   const DataPart part = data_part(options.plan, options.group);
   if (!options.shards_data || part.count == 1) return data;
   const std::vector<std::string> all = comm::all_gather_text(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The implementation of Model, shared by its sources: model.cpp (constructor, evaluation),
-// model_training.cpp (the loop), model_data.cpp, model_dry_run.cpp, model_checkpoints.cpp, and the
-// two runners of plans.
+// model_training.cpp (the loop), model_planning.cpp, model_data.cpp, model_dry_run.cpp,
+// model_checkpoints.cpp, and the runners of plans.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -11,7 +11,7 @@
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/search/training/training.h>
+#include <trireme/search/automatic_plan.h>
 #include <trireme/train/loop/callback_calls.h>
 #include <trireme/train/loop/determinism.h>
 #include <trireme/train/loop/runner.h>
@@ -140,6 +140,7 @@ struct Model::Impl {
 
   std::shared_ptr<torch::nn::Module> module;
   torch::optim::Optimizer& optimizer;
+  Plan plan_of_program;  // as it was given
   ModelOptions options;
   Forward forward;  // empty for a model of a function
   Loss loss;
@@ -164,10 +165,12 @@ struct Model::Impl {
   struct FoundPlan {
     double step_seconds = 0;         ///< predicted
     std::int64_t parts = 1;          ///< into which the batch of a step is divided
-    std::string cluster{};           ///< name of the description that predictions used
     std::vector<double> measured{};  ///< seconds of the first steps
+    bool is_compared = false;        ///< with the prediction
   };
   std::optional<FoundPlan> found_plan;
+  /// A checkpoint that was resumed before the plan was known, until its tensors are loaded.
+  std::optional<std::filesystem::path> pending_checkpoint;
 
   /// An asynchronous save that nobody has waited for yet.
   struct PendingSave {
@@ -210,14 +213,22 @@ struct Model::Impl {
   void start_agreement(const Run& run, const std::vector<detail::MicroBatchLoss>& losses);
   /// Finds the plan if it is automatic and not known. Collective and blocking.
   void find_plan(const data::DataLoader& data);
+  search::AutomaticPlan search_plan(const data::DataLoader& data);
+  /// Returns into how many parts a plan divides the batch of a step.
+  std::int64_t parts_of_step(const Plan& plan) const;
+  /// Loads the tensors of a checkpoint that was resumed before the plan was known. Collective.
+  void load_pending();
   search::Training training_to_plan(const data::DataLoader& data);
+  /// Answers the request of `trireme plan`, which has started this program, and ends the process.
+  [[noreturn]] void answer_request(const std::filesystem::path& folder,
+                                   const data::DataLoader& data);
   /// Returns what this rank reads of the data of a training. Finds the plan first. Collective.
   data::DataLoader training_part(const data::DataLoader& data);
   /// Warns if the steps of an automatic plan take other times than predicted.
   void compare_with_prediction(const StepSeconds& measured);
   /// Returns the part of the data that this rank reads. Collective if the model divides the data
   /// itself.
-  data::DataLoader part_of(const data::DataLoader& data, data::Remainder remainder) const;
+  data::DataLoader part_of(const data::DataLoader& data, data::Remainder remainder);
   /// Throws UsageError if ranks that need the same batch have read different ones, or some have
   /// read none. Called for the first batch of an epoch, evaluation or prediction. Collective among
   /// these ranks.

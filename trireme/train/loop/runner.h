@@ -14,7 +14,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 namespace trireme {
@@ -31,9 +30,6 @@ class Model::Runner {
 
   /// Returns true if the plan is automatic and not found yet. Not collective.
   virtual bool is_unplanned() const { return false; }
-  /// Returns the checkpoint that was loaded before the plan was known, whose tensors are to be
-  /// loaded, and forgets it. Not collective.
-  virtual std::optional<std::filesystem::path> take_checkpoint() { return std::nullopt; }
 
   /// Returns the module's parameters as this rank has them. Throws UsageError if they depend on the
   /// first batch, which has not come. Not collective.

@@ -7,15 +7,13 @@
 #include <trireme/checkpoint/reader.h>
 #include <trireme/train/loop/model_impl.h>
 
-#include <utility>
-
 namespace trireme {
 
 void detail::refuse_unplanned() {
   throw UsageError(
       "the plan of this model is automatic, and it has not been found yet",
-      "the first training finds it, by the batch of its data; Model::find_plan does so "
-      "too, for what comes before");
+      "call Model::find_plan with the data of the training before evaluate, predict or save; the "
+      "first training does so itself");
 }
 
 class Model::UnplannedRunner final : public Model::Runner {
@@ -23,9 +21,6 @@ class Model::UnplannedRunner final : public Model::Runner {
   explicit UnplannedRunner(Impl& model) : model_(model) {}
 
   bool is_unplanned() const override { return true; }
-  std::optional<std::filesystem::path> take_checkpoint() override {
-    return std::exchange(to_resume_, std::nullopt);
-  }
 
   Parallelized& parallelized() override { detail::refuse_unplanned(); }
   Parallelized* carrier() override { return nullptr; }
@@ -62,13 +57,12 @@ class Model::UnplannedRunner final : public Model::Runner {
       return checkpoint::identify(reader);
     });
     checkpoint::check_same(found, path);
-    to_resume_ = path;
+    model_.pending_checkpoint = path;
     return state;
   }
 
  private:
   Impl& model_;
-  std::optional<std::filesystem::path> to_resume_;
 };
 
 std::unique_ptr<Model::Runner> Model::Runner::make_unplanned(Impl& model) {
