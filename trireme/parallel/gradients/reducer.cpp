@@ -81,7 +81,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   // Slices are assigned by bucket, so sharded parameters keep their first buckets.
   knows_order_ = !cut.empty();
   if (!cut.empty()) shards_.emplace(parameters, cut, plan_, data_groups_.shard);
-  buckets_.emplace(memories_, plan_, data_groups_, shards());
+  buckets_.emplace(memories_, sums_of(plan_), data_groups_, shards());
   make_buckets(layouts);
   has_hooks_ = come == GradientsCome::kByHooks;
   if (has_hooks_) install_hooks();
@@ -116,7 +116,7 @@ std::int64_t Reducer::bucket_bytes() const {
 
 void Reducer::make_buckets(const std::vector<BucketLayout>& layouts) {
   const auto tail = static_cast<std::int64_t>(slots_.size()) + kNumExtras;
-  tail_is_apart_ = has_exchange_ || !GradientBuckets::can_carry_tail(memories_, layouts, plan_);
+  tail_is_apart_ = has_exchange_ || !buckets_->can_carry_tail(layouts);
   buckets_->fill(layouts, tail_is_apart_ ? 0 : tail);
   tail_ = tail_is_apart_ ? at::zeros({tail}, at::kFloat) : buckets_->tail();
   counts_ = at::zeros({tail}, at::kDouble);
