@@ -308,13 +308,12 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   }
   // Ranks hold different parts of a distributed parameter, and maybe none of a small one, so this
   // may fail on some of them only.
-  detail::succeed_together(impl->mesh.defined() ? group : comm::Group::self(), "cut the module",
-                           [&] {
-                             impl->reducer.emplace(trained, following, plan, impl->data_group,
-                                                   std::move(contents.check));
-                           });
+  detail::succeed_together(
+      impl->mesh.defined() ? group : comm::Group::self(), "cut the module",
+      [&] { impl->reducer.emplace(trained, following, plan, impl->data_group); });
   impl->reducer->register_comm_hook(comm_hook_for(plan.wire));
   impl->reducer->compare_on(impl->mesh);
+  impl->hooks.emplace(*impl->reducer, plan.micro_batches, std::move(contents.check));
   check_drawn(impl->shards(), impl->data_group);
   return impl;
 }
@@ -419,8 +418,7 @@ Parallelized parallelize_manual(torch::nn::Module& module,
   // Ranks along pipe have different parameters, so this may fail on some of them only.
   succeed_together(group, "cut its stages", [&] {
     if ((data.size() == 1 && !plan.offload_optimizer) || trained.empty()) return;
-    impl->reducer.emplace(trained, std::vector<at::Tensor>(), plan, data, std::function<void()>(),
-                          GradientsCome::kByHand);
+    impl->reducer.emplace(trained, std::vector<at::Tensor>(), plan, data);
     impl->reducer->register_comm_hook(comm_hook_for(plan.wire));
     check_drawn(impl->shards(), data);
   });
