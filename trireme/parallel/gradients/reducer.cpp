@@ -45,6 +45,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   if (!cut.empty()) shards_.emplace(parameters, cut, plan_, data_groups_.shard);
   buckets_.emplace(memories_, sums_of(plan_), data_groups_, shards());
   make_buckets(layouts);
+  counts_ = at::zeros(tail_.sizes(), at::kDouble);
 }
 
 std::vector<BucketLayout> Reducer::assign(const std::vector<std::size_t>& order) const {
@@ -71,7 +72,6 @@ void Reducer::make_buckets(const std::vector<BucketLayout>& layouts) {
   tail_is_apart_ = has_hook_ || !buckets_->can_carry_tail(layouts);
   buckets_->fill(layouts, tail_is_apart_ ? 0 : tail);
   tail_ = tail_is_apart_ ? at::zeros({tail}, at::kFloat) : buckets_->tail();
-  counts_ = at::zeros({tail}, at::kDouble);
   for (std::size_t number = 0; number < buckets_->size(); ++number) {
     for (const std::size_t slot : buckets_->members(number)) slots_[slot].bucket = number;
   }
