@@ -198,8 +198,9 @@ void Reducer::complete(const at::Tensor& parameter) {
 void Reducer::make_ready(Slot& slot) {
   // The gradient of an earlier pass may have been set to undefined since.
   slot.is_used = slot.is_used && slot.parameter.tensor.grad().defined();
-  if (!slot.is_used) tail_[&slot - slots_.data()].zero_();
   const bool is_sparse = slot.parameter.has_sparse_gradient;
+  // Nobody needs the number of a sparse one, and the last bucket may be carrying the tail already.
+  if (!slot.is_used && !is_sparse) tail_[&slot - slots_.data()].zero_();
   const at::Tensor& gradient = slot.parameter.tensor.grad();
   if (slot.is_used && (gradient.layout() != at::kStrided) != is_sparse) {
     throw UsageError(
