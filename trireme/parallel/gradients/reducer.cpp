@@ -36,7 +36,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   }
   std::vector<std::size_t> reversed(parameters.size());
   std::iota(reversed.rbegin(), reversed.rend(), 0);
-  const std::vector<BucketLayout> layouts = assign(reversed);
+  std::vector<BucketLayout> layouts = assign(reversed);
   std::vector<BucketLayout> cut;
   std::ranges::copy_if(layouts, std::back_inserter(cut),
                        [](const BucketLayout& layout) { return layout.kind > 0; });
@@ -44,7 +44,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   knows_order_ = !cut.empty();
   if (!cut.empty()) shards_.emplace(parameters, cut, plan_, data_groups_.shard);
   buckets_.emplace(memories_, sums_of(plan_), data_groups_, shards());
-  make_buckets(layouts);
+  make_buckets(std::move(layouts));
   counts_ = at::zeros(tail_.sizes(), at::kDouble);
 }
 
@@ -67,10 +67,11 @@ std::int64_t Reducer::bucket_bytes() const {
   return std::clamp(all / 16, kMiB, 25 * kMiB);
 }
 
-void Reducer::make_buckets(const std::vector<BucketLayout>& layouts) {
+void Reducer::make_buckets(std::vector<BucketLayout> layouts) {
+  layouts_ = std::move(layouts);
   const auto tail = static_cast<std::int64_t>(slots_.size()) + kNumExtras;
-  tail_is_apart_ = has_hook_ || !buckets_->can_carry_tail(layouts);
-  buckets_->fill(layouts, tail_is_apart_ ? 0 : tail);
+  tail_is_apart_ = has_hook_ || !buckets_->can_carry_tail(layouts_);
+  buckets_->fill(layouts_, tail_is_apart_ ? 0 : tail);
   tail_ = tail_is_apart_ ? at::zeros({tail}, at::kFloat) : buckets_->tail();
   for (std::size_t number = 0; number < buckets_->size(); ++number) {
     for (const std::size_t slot : buckets_->members(number)) slots_[slot].bucket = number;
@@ -399,26 +400,17 @@ void Reducer::learn_order() {
   comm::broadcast(order, 0, data_groups_.all);
   const auto* learned = order.const_data_ptr<std::int64_t>();
   arrivals_ = {};
-  std::vector<std::size_t> present;
-  for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
-    const auto& members = buckets_->members(bucket);
-    present.insert(present.end(), members.begin(), members.end());
-  }
-  const std::vector<BucketLayout> layouts = assign({learned, learned + order.numel()});
-  std::vector<std::size_t> wanted;
-  for (const BucketLayout& layout : layouts) {
-    for (const BucketLayout::Place& place : layout.places) wanted.push_back(place.tensor);
-  }
-  if (present == wanted) return;
+  std::vector<BucketLayout> layouts = assign({learned, learned + order.numel()});
+  if (layouts == layouts_) return;
   std::vector<at::Tensor> places;
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     places.push_back(buckets_->place_of(slot));
   }
-  make_buckets(layouts);
-  for (const std::size_t slot : wanted) {
+  make_buckets(std::move(layouts));
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (slots_[slot].parameter.has_sparse_gradient) continue;  // has no place
     at::Tensor& gradient = slots_[slot].parameter.tensor.mutable_grad();
-    const at::Tensor& place = buckets_->place_of(slot);
-    place.copy_(places[slot]);
+    buckets_->place_of(slot).copy_(places[slot]);
     if (gradient.defined() && memory_of(gradient).is_alias_of(places[slot])) {
       gradient = gradient_at(slot);
     }

@@ -112,7 +112,7 @@ class Reducer {
 
   std::vector<BucketLayout> assign(const std::vector<std::size_t>& order) const;
   std::int64_t bucket_bytes() const;
-  void make_buckets(const std::vector<BucketLayout>& layouts);
+  void make_buckets(std::vector<BucketLayout> layouts);
   void learn_order();
   void check_values() const;
 
@@ -137,6 +137,7 @@ class Reducer {
   std::vector<int> zero_levels_;             // of each parameter
   std::optional<Shards> shards_;
   std::optional<GradientBuckets> buckets_;
+  std::vector<BucketLayout> layouts_;  // of the buckets
   std::vector<Slot> slots_;
   std::size_t next_bucket_ = 0;  // the first that was not launched
   bool has_hook_ = false;
