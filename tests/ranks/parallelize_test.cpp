@@ -63,6 +63,22 @@ TEST(DataParallel, LearnsInWhichOrderGradientsBecomeReady) {
   });
 }
 
+// Such a rank used to leave after the first step, because buckets are filled anew there.
+TEST(Parallelized, LetsARankWithoutBatchesJoinEveryStep) {
+  run_ranks(2, [](const Group& group) {
+    Backwards net;
+    Parallelized parallelized = parallelize(*net, {}, group);
+    int steps = 0;
+    const auto count_step = [&] { ++steps; };
+    for (int step = 0; step < 3 && group.rank() == 0; ++step) {
+      net->forward(torch::ones({3, 4})).sum().backward();
+      count_step();
+    }
+    parallelized.join(count_step);
+    EXPECT_EQ(steps, 3);
+  });
+}
+
 TEST(DataParallel, AlignsEveryGradientTo64Bytes) {
   run_ranks(2, [](const Group& group) {
     Net net = make_net(1);

@@ -4,7 +4,9 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/buckets/bucket_layout.h>
+#include <trireme/parallel/buckets/data_groups.h>
 #include <trireme/parallel/buckets/divide.h>
+#include <trireme/parallel/gradients/gradient_buckets.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/record/predicted_step.h>
@@ -18,6 +20,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -27,31 +30,18 @@ namespace trireme {
 using detail::NamedTensor;
 
 struct GradientReducer::Impl {
-  struct Slot {
-    NamedTensor parameter;
-    at::Tensor sum;  // the bucket's slice in the parameter's shape; undefined in a group of one
-  };
-
-  struct Bucket {
-    std::vector<std::size_t> slots;
-    at::Tensor memory;      // [elements], each gradient at a multiple of 64 bytes
-    at::Tensor predivisor;  // [], undefined if it is 1
-    at::Tensor divisor;     // [], undefined if it is 1
-    std::string label;
-    comm::Work work;
-  };
-
   comm::Group group;
-  std::vector<Slot> slots;
-  std::vector<Bucket> buckets;
-  at::Tensor num_users;  // [slots] on the CPU: the number of ranks that have a gradient
-  at::Tensor exchanged;  // [slots] on the parameters' device: the same, for the exchange
+  double degree = 1;  // the divisor
+  std::vector<NamedTensor> parameters;
+  std::optional<detail::GradientBuckets> buckets;  // absent in a group of one
+  at::Tensor num_users;  // [parameters] on the CPU: the number of ranks that have a gradient
+  at::Tensor exchanged;  // [parameters] on the parameters' device: the same, for the exchange
 
   void make_buckets(const GradientReducerOptions& options);
+  bool is_usable(std::size_t index) const;
   void count_own();
-  void launch(Bucket& bucket);
   void refuse_unusable();
-  void hand_out(Bucket& bucket);
+  void hand_out(std::size_t index, const at::Tensor& sum, const at::Tensor& divisor);
 };
 
 namespace {
@@ -102,16 +92,6 @@ std::vector<NamedTensor> trained_of(const std::vector<NamedTensor>& parameters) 
   return trained;
 }
 
-// Returns true if a gradient can be reduced. `place` is its slice of the bucket, undefined in a
-// group of one.
-bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& place) {
-  const at::Tensor& like = place.defined() ? place : parameter;
-  return gradient.layout() == at::kStrided && gradient.sizes() == parameter.sizes() &&
-         gradient.scalar_type() == parameter.scalar_type() && gradient.sizes() == like.sizes() &&
-         gradient.scalar_type() == like.scalar_type() && gradient.device() == like.device() &&
-         at::has_internal_overlap(gradient) != at::MemOverlap::Yes;
-}
-
 }  // namespace
 
 GradientReducer::GradientReducer(const torch::OrderedDict<std::string, at::Tensor>& parameters,
@@ -129,9 +109,7 @@ GradientReducer::GradientReducer(const torch::OrderedDict<std::string, at::Tenso
     return;
   }
   detail::check_same_on_all_ranks(all, "parameter", impl_->group);
-  for (const NamedTensor& parameter : trained_of(all)) {
-    impl_->slots.push_back({.parameter = parameter, .sum = {}});
-  }
+  impl_->parameters = trained_of(all);
   impl_->make_buckets(options);
 }
 
@@ -146,96 +124,93 @@ GradientReducer::~GradientReducer() = default;
 void GradientReducer::reduce() {
   if (detail::PredictedStep::of_process() != nullptr) return;
   const at::NoGradGuard no_grad;
-  impl_->count_own();
-  comm::Work counting = comm::all_reduce_async(impl_->exchanged, impl_->group, comm::ReduceOp::kSum,
-                                               "used parameters");
-  for (Impl::Bucket& bucket : impl_->buckets) impl_->launch(bucket);
+  Impl& impl = *impl_;
+  impl.count_own();
+  comm::Work counting =
+      comm::all_reduce_async(impl.exchanged, impl.group, comm::ReduceOp::kSum, "used parameters");
+  const std::size_t num_buckets = impl.buckets ? impl.buckets->size() : 0;
+  for (std::size_t bucket = 0; bucket < num_buckets; ++bucket) {
+    impl.buckets->launch_copies(bucket, [&](std::size_t index) {
+      return impl.is_usable(index) ? impl.parameters[index].tensor.grad() : at::Tensor();
+    });
+  }
   counting.wait();
-  impl_->num_users.copy_(impl_->exchanged);
-  impl_->refuse_unusable();
-  for (Impl::Bucket& bucket : impl_->buckets) {
-    bucket.work.wait();
-    impl_->hand_out(bucket);
+  impl.num_users.copy_(impl.exchanged);
+  impl.refuse_unusable();
+  for (std::size_t bucket = 0; bucket < num_buckets; ++bucket) {
+    impl.buckets->wait(bucket);
+    const at::Tensor divisor = impl.buckets->remaining_divisor(bucket, impl.degree);
+    for (const std::size_t index : impl.buckets->members(bucket)) {
+      impl.hand_out(index, impl.buckets->place_of(index), divisor);
+    }
+  }
+  if (impl.buckets || impl.degree == 1) return;
+  for (std::size_t index = 0; index < impl.parameters.size(); ++index) {
+    const at::Tensor& gradient = impl.parameters[index].tensor.grad();
+    if (!gradient.defined()) continue;
+    impl.hand_out(index, gradient, detail::divisor_for(gradient.options(), impl.degree));
   }
 }
 
 void GradientReducer::Impl::make_buckets(const GradientReducerOptions& options) {
-  const bool is_alone = group.size() == 1;
   const bool is_sum = options.reduction == GradientReduction::kSum;
-  const auto degree = static_cast<double>(options.degree == 0 ? group.size() : options.degree);
-
-  std::vector<NamedTensor> parameters;
-  for (const Slot& slot : slots) parameters.push_back(slot.parameter);
-  std::vector<std::size_t> order(slots.size());
-  std::iota(order.begin(), order.end(), 0);
-  for (const detail::BucketLayout& layout :
-       detail::assign_buckets(parameters, order, options.bucket_bytes, options.bucket_bytes)) {
-    const at::TensorOptions memory_options =
-        parameters[layout.places.front().tensor].tensor.options().requires_grad(false);
-    double predivide = is_alone ? 1 : options.predivide;
-    if (predivide == 1 && !is_sum) {
-      const at::ScalarType type = memory_options.dtype().toScalarType();
-      predivide = detail::predivisor_of(type, group.size());
-    }
-    const double divisor = is_sum ? 1 : degree / predivide;
-    Bucket& bucket = buckets.emplace_back();
-    if (predivide != 1) bucket.predivisor = detail::divisor_for(memory_options, predivide);
-    if (divisor != 1) bucket.divisor = detail::divisor_for(memory_options, divisor);
-    bucket.label = join_message("gradient bucket ", buckets.size() - 1);
-    for (const auto& place : layout.places) bucket.slots.push_back(place.tensor);
-    if (is_alone) continue;
-    bucket.memory = comm::zeros_registered({layout.elements}, memory_options, group);
-    for (const auto& [index, offset] : layout.places) {
-      const at::Tensor& parameter = slots[index].parameter.tensor;
-      slots[index].sum =
-          detail::slice_of(bucket.memory, offset, parameter.sizes(), parameter.strides());
-    }
+  if (!is_sum) degree = static_cast<double>(options.degree == 0 ? group.size() : options.degree);
+  if (group.size() > 1) {
+    // Sums are divided while they are copied out, not by the engine.
+    buckets.emplace(
+        parameters,
+        detail::BucketSums{.reduction = options.reduction, .predivide = options.predivide},
+        detail::DataGroups{
+            .all = group, .shard = group, .streams = {group}, .shard_streams = {group}},
+        nullptr);
+    std::vector<std::size_t> order(parameters.size());
+    std::iota(order.begin(), order.end(), 0);
+    buckets->fill(
+        detail::assign_buckets(parameters, order, options.bucket_bytes, options.bucket_bytes),
+        /*tail=*/0);
   }
-
-  const auto count = static_cast<std::int64_t>(slots.size());
+  const auto count = static_cast<std::int64_t>(parameters.size());
   const at::TensorOptions count_options =
       parameters.front().tensor.options().requires_grad(false).dtype(at::kFloat);
   exchanged = comm::zeros_registered({count}, count_options, group);
   num_users = exchanged.is_cpu() ? exchanged : at::zeros({count}, at::kFloat);
 }
 
+// Returns true if a parameter has a gradient that can be reduced.
+bool GradientReducer::Impl::is_usable(std::size_t index) const {
+  const at::Tensor& parameter = parameters[index].tensor;
+  const at::Tensor& gradient = parameter.grad();
+  const at::Tensor& like = buckets ? buckets->place_of(index) : parameter;
+  return gradient.defined() && gradient.layout() == at::kStrided &&
+         gradient.sizes() == parameter.sizes() &&
+         gradient.scalar_type() == parameter.scalar_type() && gradient.sizes() == like.sizes() &&
+         gradient.scalar_type() == like.scalar_type() && gradient.device() == like.device() &&
+         at::has_internal_overlap(gradient) != at::MemOverlap::Yes;
+}
+
 void GradientReducer::Impl::count_own() {
   auto* counts = num_users.mutable_data_ptr<float>();
-  for (const auto& [parameter, sum] : slots) {
-    const at::Tensor& gradient = parameter.tensor.grad();
-    const float present = gradient.defined() ? 1 : 0;
-    *counts++ =
-        !gradient.defined() || is_usable(gradient, parameter.tensor, sum) ? present : kUnusable;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const bool has_any = parameters[index].tensor.grad().defined();
+    counts[index] = is_usable(index) ? 1 : has_any ? kUnusable : 0;
   }
   exchanged.copy_(num_users);
 }
 
-void GradientReducer::Impl::launch(Bucket& bucket) {
-  if (!bucket.memory.defined()) return;
-  for (const std::size_t index : bucket.slots) {
-    const Slot& slot = slots[index];
-    const at::Tensor& gradient = slot.parameter.tensor.grad();
-    if (gradient.defined() && is_usable(gradient, slot.parameter.tensor, slot.sum)) {
-      detail::divide(slot.sum, gradient, bucket.predivisor);
-    } else {
-      slot.sum.zero_();
-    }
-  }
-  bucket.work = comm::all_reduce_async(bucket.memory, group, comm::ReduceOp::kSum, bucket.label);
-}
-
 void GradientReducer::Impl::refuse_unusable() {
   const auto* counts = num_users.const_data_ptr<float>();
-  const auto* found =
-      std::find_if(counts, counts + slots.size(), [](float count) { return count >= kUnusable; });
-  if (found == counts + slots.size()) return;
-  for (Bucket& bucket : buckets) bucket.work.wait();  // the next reduce() writes to their memory
-  const auto& [item, sum] = slots[static_cast<std::size_t>(found - counts)];
-  const at::Tensor& parameter = item.tensor;
+  const auto* end = counts + parameters.size();
+  const auto* found = std::find_if(counts, end, [](float count) { return count >= kUnusable; });
+  if (found == end) return;
+  if (buckets) {  // the next reduce() writes to their memory
+    for (std::size_t bucket = 0; bucket < buckets->size(); ++bucket) buckets->wait(bucket);
+  }
+  const auto index = static_cast<std::size_t>(found - counts);
+  const at::Tensor& parameter = parameters[index].tensor;
   const at::Tensor& gradient = parameter.grad();
-  const bool is_own = gradient.defined() && !is_usable(gradient, parameter, sum);
+  const bool is_own = gradient.defined() && !is_usable(index);
   throw UsageError(
-      join_message("parameter ", item.name, " (sizes ", parameter.sizes(), ", ",
+      join_message("parameter ", parameters[index].name, " (sizes ", parameter.sizes(), ", ",
                    parameter.scalar_type(), ") has a gradient that cannot be reduced, ",
                    is_own
                        ? join_message("of layout ", gradient.layout(), ", sizes ", gradient.sizes(),
@@ -246,16 +221,14 @@ void GradientReducer::Impl::refuse_unusable() {
       "changed");
 }
 
-// Writes the sums, divided, into the parameters' gradients.
-void GradientReducer::Impl::hand_out(Bucket& bucket) {
-  const auto* counts = num_users.const_data_ptr<float>();
-  for (const std::size_t index : bucket.slots) {
-    if (counts[index] == 0) continue;
-    const auto& [parameter, sum] = slots[index];
-    at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (!gradient.defined()) gradient = at::empty_like(parameter.tensor);
-    detail::divide(gradient, sum.defined() ? sum : gradient, bucket.divisor);
-  }
+// Writes a sum, divided, into the parameter's gradient.
+void GradientReducer::Impl::hand_out(std::size_t index, const at::Tensor& sum,
+                                     const at::Tensor& divisor) {
+  if (num_users.const_data_ptr<float>()[index] == 0) return;
+  const at::Tensor& parameter = parameters[index].tensor;
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) gradient = at::empty_like(parameter);
+  detail::divide(gradient, sum, divisor);
 }
 
 }  // namespace trireme

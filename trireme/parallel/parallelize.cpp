@@ -229,6 +229,24 @@ void add_modules(torch::nn::Module& all,
   }
 }
 
+// Makes the reducer of the parameters that this rank trains. Collective along `data`.
+void make_reducer(Parallelized::Impl& impl, const std::vector<NamedTensor>& trained,
+                  const std::vector<at::Tensor>& buffers) {
+  impl.reducer.emplace(trained, buffers, impl.plan, impl.data_group);
+  impl.reducer->register_comm_hook(comm_hook_for(impl.plan.wire));
+}
+
+// Makes layers of batch norm use the rows of all ranks. Collective.
+void synchronize_batch_norm(Parallelized::Impl& impl, Contents& contents) {
+  detail::set_before_batch_norm(detail::touch);
+  impl.batch_norm_group = detail::duplicate(impl.group);
+  impl.sync_batch_norm.emplace(*contents.module, impl.batch_norm_group);
+  contents.check = [check = std::move(contents.check), &norm = *impl.sync_batch_norm] {
+    check();
+    norm.check();
+  };
+}
+
 // Implements parallelize(). All ranks must reach the collectives in it in the same order.
 // succeed_together() and check_same_*() throw on all ranks if they fail on one.
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
@@ -297,13 +315,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   const bool is_apart = !plan.data_parallel && !impl->mesh.defined();
   if (is_apart || has_nothing_to_do || trained.empty()) return impl;
   if (plan.sync_batch_norm && contents.module != nullptr && group.size() > 1) {
-    detail::set_before_batch_norm(detail::touch);
-    impl->batch_norm_group = detail::duplicate(group);
-    impl->sync_batch_norm.emplace(*contents.module, impl->batch_norm_group);
-    contents.check = [check = std::move(contents.check), &norm = *impl->sync_batch_norm] {
-      check();
-      norm.check();
-    };
+    synchronize_batch_norm(*impl, contents);
   }
   if (impl->mesh.defined() && impl->mesh.size() > 1) {
     contents.check = with_same_inputs(std::move(contents.check), impl->mesh, plan.micro_batches);
@@ -311,12 +323,9 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   // Ranks hold different parts of a distributed parameter, and maybe none of a small one, so this
   // may fail on some of them only.
   detail::succeed_together(impl->mesh.defined() ? group : comm::Group::self(), "cut the module",
-                           [&] {
-                             impl->reducer.emplace(trained, following, plan, impl->data_group,
-                                                   std::move(contents.check));
-                           });
-  impl->reducer->register_comm_hook(comm_hook_for(plan.wire));
+                           [&] { make_reducer(*impl, trained, following); });
   impl->reducer->compare_on(impl->mesh);
+  impl->hooks.emplace(*impl->reducer, plan.micro_batches, std::move(contents.check));
   check_drawn(impl->shards(), impl->data_group);
   return impl;
 }
@@ -421,9 +430,7 @@ Parallelized parallelize_manual(torch::nn::Module& module,
   // Ranks along pipe have different parameters, so this may fail on some of them only.
   succeed_together(group, "cut its stages", [&] {
     if ((data.size() == 1 && !plan.offload_optimizer) || trained.empty()) return;
-    impl->reducer.emplace(trained, std::vector<at::Tensor>(), plan, data, std::function<void()>(),
-                          GradientsCome::kByHand);
-    impl->reducer->register_comm_hook(comm_hook_for(plan.wire));
+    trireme::make_reducer(*impl, trained, /*buffers=*/{});
     check_drawn(impl->shards(), data);
   });
   return Parallelized(std::move(impl));

@@ -139,11 +139,11 @@ Sharing Parallelized::sharing() const {
 }
 
 Parallelized::NoSync::NoSync(Impl& impl) : impl_(impl) {
-  if (impl_.reducer) impl_.reducer->hold_back(true);
+  if (impl_.hooks) impl_.hooks->hold_back(true);
 }
 
 Parallelized::NoSync::~NoSync() {
-  if (impl_.reducer) impl_.reducer->hold_back(false);
+  if (impl_.hooks) impl_.hooks->hold_back(false);
 }
 
 Parallelized::NoSync Parallelized::no_sync() {
@@ -153,11 +153,11 @@ Parallelized::NoSync Parallelized::no_sync() {
 
 void Parallelized::join(const std::function<void()>& step) {
   impl_->check_backward_is_own("join");
-  if (!impl_->reducer || impl_->data_group.size() == 1) return;
+  if (!impl_->hooks || impl_->data_group.size() == 1) return;
   impl_->check_forward_is_alone("join",
                                 "give all ranks equally many batches: remainder kWrap or kDrop");
   gather_parameters();  // the others gather in forward, which is collective
-  while (impl_->reducer->join_step()) {
+  while (impl_->hooks->join_step()) {
     step();
     gather_parameters();
   }
@@ -172,10 +172,10 @@ void Parallelized::finish_without_backward() {
                      "in which the ranks of [", impl_->mesh.to_string(), "] take part together"),
         "end this process, or abort");
   }
-  if (!impl_->reducer || impl_->group.size() == 1) return;
+  if (!impl_->hooks || impl_->group.size() == 1) return;
   impl_->check_forward_is_alone("finish_without_backward", "end this process, or abort");
   gather_parameters();  // the others gather in forward, which is collective
-  impl_->reducer->finish_without_backward();
+  impl_->hooks->finish_without_backward();
 }
 
 void Parallelized::abort(const std::string& reason) {
@@ -203,7 +203,7 @@ void Parallelized::register_comm_hook(std::shared_ptr<CommHook> hook) {
 void Parallelized::abandon_step() {
   impl_->check_backward_is_own("abandon_step");
   const bool others_take_part = impl_->group.size() > 1;
-  if (impl_->reducer) impl_->reducer->abandon_step(others_take_part);
+  if (impl_->hooks) impl_->hooks->abandon_step(others_take_part);
 }
 
 double Parallelized::sum_of_step() const {
@@ -212,7 +212,7 @@ double Parallelized::sum_of_step() const {
 }
 
 double Parallelized::seconds_of_exchange() const {
-  return impl_->reducer ? impl_->reducer->seconds_of_exchange() : 0;
+  return impl_->hooks ? impl_->hooks->seconds_of_exchange() : 0;
 }
 
 namespace detail {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/gradients/reducer.h>
+#include <trireme/parallel/gradients/backward_hooks.h>
 #include <trireme/parallel/gradients/sync_batch_norm.h>
 #include <trireme/parallel/manual.h>
 #include <trireme/parallel/parallelize.h>
@@ -53,8 +53,9 @@ struct Parallelized::Impl {
   std::shared_ptr<const std::map<std::string, detail::StageUse>> uses;  // null without a pipeline
   comm::Group batch_norm_group;                                         // for sync_batch_norm
   std::optional<detail::SyncBatchNorm> sync_batch_norm;
-  std::optional<detail::Reducer> reducer;  // present if there is something to exchange
-  at::Tensor own_number;                   // the number of add_to_step, without a reducer
+  std::optional<detail::Reducer> reducer;      // present if there is something to exchange
+  std::optional<detail::BackwardHooks> hooks;  // of the reducer; absent in a pipeline
+  at::Tensor own_number;                       // the number of add_to_step, without a reducer
 };
 
 }  // namespace trireme

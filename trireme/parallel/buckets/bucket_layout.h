@@ -20,10 +20,12 @@ struct BucketLayout {
   struct Place {
     std::size_t tensor;   ///< index into the list of tensors that was assigned
     std::int64_t offset;  ///< of its first element, in elements; a multiple of 64 bytes
+    bool operator==(const Place&) const = default;
   };
   std::vector<Place> places;
   std::int64_t elements = 0;  ///< length of the bucket, including padding to 64 bytes per tensor
   int kind = 0;               ///< the caller's kind, such as the ZeRO level
+  bool operator==(const BucketLayout&) const = default;
 };
 
 /// Fills buckets with the tensors in the given order. A bucket holds tensors of one device, dtype

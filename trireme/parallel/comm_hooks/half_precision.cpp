@@ -3,12 +3,11 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/buckets/divide.h>
 #include <trireme/parallel/comm_hooks/plain_sum.h>
 #include <trireme/parallel/module/agreement.h>
 
 #include <ATen/core/grad_mode.h>
-
-#include <bit>
 
 namespace trireme {
 
@@ -55,8 +54,7 @@ std::function<void()> HalfPrecisionCommHook::start(GradientBucket& bucket,
   if (bucket.memory.scalar_type() != at::kFloat) {
     return detail::start_plain_sum(bucket.memory, group, label);
   }
-  const double scale =
-      type_ == at::kHalf ? std::bit_ceil(static_cast<unsigned>(group.size())) : 1.0;
+  const double scale = type_ == at::kHalf ? detail::predivisor_of(type_, group.size()) : 1;
   const at::Tensor memory = bucket.memory;
   const at::Tensor message = message_for(bucket, group);
   if (scale != 1) memory.mul_(1 / scale);

@@ -8,7 +8,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <utility>
 
@@ -39,23 +38,28 @@ at::Tensor fold(const at::Tensor& all) {
 
 }  // namespace
 
-GradientBuckets::GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan,
+BucketSums sums_of(const Plan& plan) {
+  return {.reduction = plan.gradient_reduction,
+          .predivide = plan.gradient_predivide,
+          .wire = plan.wire,
+          .divides_by_ranks = !plan.divide_by_active_ranks && plan.micro_batches == 1};
+}
+
+GradientBuckets::GradientBuckets(const std::vector<NamedTensor>& parameters, const BucketSums& sums,
                                  const DataGroups& data_groups, Shards* shards)
     : parameters_(parameters),
-      plan_(plan),
+      sums_(sums),
       data_groups_(data_groups),
       shards_(shards),
       same_rows_(data_groups.all) {}
 
-bool GradientBuckets::can_carry_tail(const std::vector<NamedTensor>& parameters,
-                                     const std::vector<BucketLayout>& layouts, const Plan& plan) {
+bool GradientBuckets::can_carry_tail(const std::vector<BucketLayout>& layouts) const {
   const auto cannot = [](const NamedTensor& item) {
     return item.tensor.element_size() < 4 || !item.tensor.is_cpu();
   };
-  return !layouts.empty() && plan.wire == GradientCompression::kNone &&
-         plan.gradient_predivide == 1 &&
+  return !layouts.empty() && sums_.wire == GradientCompression::kNone && sums_.predivide == 1 &&
          std::ranges::all_of(layouts, [](const auto& layout) { return layout.kind == 0; }) &&
-         std::ranges::none_of(parameters, cannot);
+         std::ranges::none_of(parameters_, cannot);
 }
 
 void GradientBuckets::fill(const std::vector<BucketLayout>& layouts, std::int64_t tail) {
@@ -120,14 +124,14 @@ void GradientBuckets::lend(const std::vector<std::size_t>& borrowers) {
     const std::size_t number = borrowers[first];
     lent_.push_back(
         comm::zeros_registered({longest}, options_of(number).dtype(at::kByte), stream_of(number)));
-    const bool is_rounded = plan_.wire != GradientCompression::kNone;
+    const bool is_rounded = sums_.wire != GradientCompression::kNone;
     const at::Tensor rounded =
         at::empty({is_rounded ? longest / 2 : 0}, options_of(number).dtype(at::kByte));
     for (std::size_t i = first; i < borrowers.size(); i += period) {
       Bucket& bucket = buckets_[borrowers[i]];
       bucket.is_lent = true;
       const at::ScalarType own = options_of(borrowers[i]).dtype().toScalarType();
-      if (const at::ScalarType sent = type_of(plan_.wire, own); sent != own) {
+      if (const at::ScalarType sent = type_of(sums_.wire, own); sent != own) {
         bucket.sent = rounded.narrow(0, 0, bytes_of(borrowers[i]) / 2).view(sent);
       }
       if (i >= period) bucket.before = borrowers[i - period];
@@ -156,7 +160,7 @@ void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
   const at::TensorOptions options = options_of(number);
   const at::ScalarType own = options.dtype().toScalarType();
   bucket.divisor = divisor_for(options, 1);
-  const at::ScalarType sent = type_of(plan_.wire, own);
+  const at::ScalarType sent = type_of(sums_.wire, own);
   if (bucket.zero_level > 0 && sent != own) {
     if (!bucket.sent.defined()) {
       bucket.sent = at::empty({bucket.gradients.numel()}, options.dtype(sent));
@@ -164,11 +168,8 @@ void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
     const bool is_ordered = data_groups_.shard.summation_order() == comm::SummationOrder::kRank;
     bucket.received = at::empty({is_ordered ? 1 : data_groups_.shard.size(), bucket.own.numel()},
                                 options.dtype(sent));
-    // fp16 is divided by a power of two, not below the number of ranks, so that sums do not
-    // overflow.
-    if (sent == at::kHalf) {
-      bucket.scale = std::bit_ceil(static_cast<unsigned>(data_groups_.shard.size()));
-    }
+    // bf16 has the range of fp32 and needs no division.
+    if (sent == at::kHalf) bucket.scale = predivisor_of(sent, data_groups_.shard.size());
   }
 }
 
@@ -177,8 +178,8 @@ void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
 // are those of a sum that is divided afterwards. Half precision is divided in fp32, before the sum
 // is rounded.
 bool GradientBuckets::is_averaged(const Bucket& bucket) const {
-  if (plan_.gradient_reduction != GradientReduction::kMean || plan_.divide_by_active_ranks ||
-      plan_.micro_batches != 1 || plan_.gradient_predivide != 1) {
+  if (sums_.reduction != GradientReduction::kMean || !sums_.divides_by_ranks ||
+      sums_.predivide != 1) {
     return false;
   }
   const bool is_exchanged = bucket.zero_level == 0 && hook_ != nullptr;
@@ -192,10 +193,20 @@ bool GradientBuckets::is_averaged(const Bucket& bucket) const {
 
 // Returns the part of the divisor that is applied before the sum.
 double GradientBuckets::predivisor(const Bucket& bucket) const {
-  if (plan_.gradient_predivide != 1) return plan_.gradient_predivide;
-  const bool is_mean = plan_.gradient_reduction == GradientReduction::kMean;
-  if (!is_mean || is_averaged(bucket)) return 1;
+  if (sums_.predivide != 1) return sums_.predivide;
+  if (sums_.reduction != GradientReduction::kMean || is_averaged(bucket)) return 1;
   return predivisor_of(bucket.gradients.scalar_type(), data_groups_.all.size());
+}
+
+// Returns a number for divide(), undefined if it is 1.
+at::Tensor GradientBuckets::divisor_of(Bucket& bucket, double value) {
+  if (value == 1) return {};
+  return bucket.divisor.fill_(value);
+}
+
+at::Tensor GradientBuckets::remaining_divisor(std::size_t number, double divisor) {
+  Bucket& bucket = buckets_[number];
+  return is_averaged(bucket) ? at::Tensor() : divisor_of(bucket, divisor / predivisor(bucket));
 }
 
 // Samples one bucket that is summed without rounding: this rank's summands of the elements whose
@@ -218,10 +229,26 @@ void GradientBuckets::acquire(std::size_t number) {
 void GradientBuckets::launch(std::size_t number) {
   Bucket& bucket = buckets_[number];
   take_sample(number);
-  if (const double before = predivisor(bucket); before != 1) {
-    bucket.divisor.fill_(before);
-    divide(bucket.gradients, bucket.gradients, bucket.divisor);
+  divide(bucket.gradients, bucket.gradients, divisor_of(bucket, predivisor(bucket)));
+  submit(number);
+}
+
+void GradientBuckets::launch_copies(std::size_t number,
+                                    const std::function<at::Tensor(std::size_t)>& gradient_of) {
+  Bucket& bucket = buckets_[number];
+  const at::Tensor divisor = divisor_of(bucket, predivisor(bucket));
+  for (const std::size_t parameter : bucket.members) {
+    if (const at::Tensor gradient = gradient_of(parameter); gradient.defined()) {
+      divide(places_[parameter], gradient, divisor);
+    } else {
+      places_[parameter].zero_();
+    }
   }
+  submit(number);
+}
+
+void GradientBuckets::submit(std::size_t number) {
+  Bucket& bucket = buckets_[number];
   const comm::Group& stream = stream_of(number);
   const comm::ReduceOp op = is_averaged(bucket) ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum;
   if (bucket.zero_level == 0 && hook_) {
@@ -260,13 +287,11 @@ void GradientBuckets::complete(Bucket& bucket) {
 
 void GradientBuckets::finish(double whole_divisor) {
   for (Bucket& bucket : buckets_) complete(bucket);
-  for (Bucket& bucket : buckets_) {
-    const double divisor = whole_divisor / predivisor(bucket);
+  for (std::size_t number = 0; number < buckets_.size(); ++number) {
+    Bucket& bucket = buckets_[number];
     bucket.replica_work.wait();
-    if (divisor == 1 || is_averaged(bucket)) continue;
-    bucket.divisor.fill_(divisor);
     const at::Tensor& sum = bucket.zero_level > 0 ? bucket.own : bucket.gradients;
-    divide(sum, sum, bucket.divisor);
+    divide(sum, sum, remaining_divisor(number, whole_divisor));
   }
   if (const auto sampled = std::exchange(sampled_, std::nullopt)) {
     const Bucket& bucket = buckets_[*sampled];

@@ -28,15 +28,26 @@
 
 namespace trireme::detail {
 
+/// How buckets are summed.
+struct BucketSums {
+  GradientReduction reduction = GradientReduction::kMean;
+  double predivide = 1;  ///< the part of a divisor that is applied before the sum
+  GradientCompression wire = GradientCompression::kNone;  ///< of ZeRO levels above 0
+  /// True if means are divided by the number of ranks, so that the engine may divide.
+  bool divides_by_ranks = false;
+};
+
+/// Returns how a plan wants buckets to be summed.
+BucketSums sums_of(const Plan& plan);
+
 /// The buckets of a module. Not thread-safe. They must be launched and completed in the order of
 /// their numbers.
 class GradientBuckets {
  public:
   /// @param parameters this rank's part of every parameter.
-  /// @param plan gives reduction, compression and ZeRO levels.
   /// @param data_groups the ranks to sum over.
   /// @param shards the slices of buckets of ZeRO levels above 0, in the same order; may be null.
-  GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan,
+  GradientBuckets(const std::vector<NamedTensor>& parameters, const BucketSums& sums,
                   const DataGroups& data_groups, Shards* shards);
 
   /// Allocates the memory anew. Collective.
@@ -48,8 +59,7 @@ class GradientBuckets {
   /// Returns true if the last bucket can carry fp32 numbers of the caller: its elements have at
   /// least 32 bits and are summed without compression or division. Not on accelerators, where the
   /// host would have to wait for the backward pass to read them.
-  static bool can_carry_tail(const std::vector<NamedTensor>& parameters,
-                             const std::vector<BucketLayout>& layouts, const Plan& plan);
+  bool can_carry_tail(const std::vector<BucketLayout>& layouts) const;
 
   /// Sums buckets of ZeRO level 0 by `hook`, or by all-reduce if it is null.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
@@ -74,10 +84,17 @@ class GradientBuckets {
   void acquire(std::size_t bucket);
   /// Starts the sum of a bucket over ranks. Does not block.
   void launch(std::size_t bucket);
+  /// Copies gradients into a bucket of ZeRO level 0 and starts their sum, in one pass over the
+  /// memory.
+  /// @param gradient_of returns the gradient of a parameter, undefined for zeros.
+  void launch_copies(std::size_t bucket, const std::function<at::Tensor(std::size_t)>& gradient_of);
   /// Waits for the sum of a bucket.
   void wait(std::size_t bucket) { complete(buckets_[bucket]); }
   /// Waits for all sums and divides them by `divisor`.
   void finish(double divisor);
+  /// Returns, as a tensor for divide(), by what a sum is still to be divided if not by finish().
+  /// The tensor is undefined if that is 1. It is overwritten by the next launch of the bucket.
+  at::Tensor remaining_divisor(std::size_t bucket, double divisor);
   /// Returns this rank's slice of the sum, for ZeRO levels above 0.
   const at::Tensor& own(std::size_t bucket) const { return buckets_[bucket].own; }
   /// Returns the number of the bucket among those of Shards, for ZeRO levels above 0.
@@ -120,11 +137,13 @@ class GradientBuckets {
   void prepare(std::size_t bucket, const BucketLayout& layout);
   bool is_averaged(const Bucket& bucket) const;
   double predivisor(const Bucket& bucket) const;
+  static at::Tensor divisor_of(Bucket& bucket, double value);
   void take_sample(std::size_t bucket);
+  void submit(std::size_t bucket);
   void complete(Bucket& bucket);
 
   const std::vector<NamedTensor> parameters_;
-  const Plan plan_;
+  const BucketSums sums_;
   const DataGroups data_groups_;
   Shards* shards_;
   std::shared_ptr<CommHook> hook_;

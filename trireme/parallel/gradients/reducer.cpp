@@ -12,58 +12,20 @@
 #include <ATen/ops/real.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <chrono>
+#include <iterator>
 #include <numeric>
+#include <ranges>
 
 namespace trireme::detail {
 
-namespace autograd = torch::autograd;
-
-namespace {
-
-// Adds the time between its construction and its destruction to `seconds`.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  ~Stopwatch() {
-    const auto passed = std::chrono::steady_clock::now() - began_;
-    seconds_ += std::chrono::duration<double>(passed).count();
-  }
-
- private:
-  double& seconds_;
-  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-};
-
-}  // namespace
-
-class Reducer::Hook final : public autograd::PostAccumulateGradHook {
- public:
-  Hook(Reducer* reducer, std::size_t slot) : reducer_(reducer), slot_(slot) {}
-  void operator()(const autograd::Variable&) override { reducer_->on_gradient(slot_); }
-
- private:
-  Reducer* reducer_;  // outlives the hook: its destructor removes all hooks
-  std::size_t slot_;
-};
-
 Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers,
-                 const Plan& plan, const comm::Group& group, std::function<void()> check_module,
-                 GradientsCome come)
+                 const Plan& plan, const comm::Group& group)
     : plan_(plan),
       data_groups_(connect_data_groups(plan, group)),
       memories_(memories_of(parameters)),
-      summands_(static_cast<double>(plan.micro_batches)),
-      buffers_(buffers, group),
-      check_module_(std::move(check_module)) {
+      buffers_(buffers, group) {
   const at::NoGradGuard no_grad;
   for (const NamedTensor& item : parameters) {
     slots_.push_back({item, item.tensor.scalar_type(), item.tensor.device()});
@@ -74,25 +36,16 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   }
   std::vector<std::size_t> reversed(parameters.size());
   std::iota(reversed.rbegin(), reversed.rend(), 0);
-  const std::vector<BucketLayout> layouts = assign(reversed);
+  std::vector<BucketLayout> layouts = assign(reversed);
   std::vector<BucketLayout> cut;
   std::ranges::copy_if(layouts, std::back_inserter(cut),
                        [](const BucketLayout& layout) { return layout.kind > 0; });
   // Slices are assigned by bucket, so sharded parameters keep their first buckets.
   knows_order_ = !cut.empty();
   if (!cut.empty()) shards_.emplace(parameters, cut, plan_, data_groups_.shard);
-  buckets_.emplace(memories_, plan_, data_groups_, shards());
-  make_buckets(layouts);
-  has_hooks_ = come == GradientsCome::kByHooks;
-  if (has_hooks_) install_hooks();
-}
-
-Reducer::~Reducer() {
-  if (!has_hooks_) return;
-  for (const Slot& slot : slots_) {
-    autograd::impl::set_post_acc_grad_hooks(slot.parameter.tensor, nullptr);
-    if (slot.early_hook) slot.parameter.tensor.remove_hook(*slot.early_hook);
-  }
+  buckets_.emplace(memories_, sums_of(plan_), data_groups_, shards());
+  make_buckets(std::move(layouts));
+  counts_ = at::zeros(tail_.sizes(), at::kDouble);
 }
 
 std::vector<BucketLayout> Reducer::assign(const std::vector<std::size_t>& order) const {
@@ -114,137 +67,36 @@ std::int64_t Reducer::bucket_bytes() const {
   return std::clamp(all / 16, kMiB, 25 * kMiB);
 }
 
-void Reducer::make_buckets(const std::vector<BucketLayout>& layouts) {
+void Reducer::make_buckets(std::vector<BucketLayout> layouts) {
+  layouts_ = std::move(layouts);
   const auto tail = static_cast<std::int64_t>(slots_.size()) + kNumExtras;
-  tail_is_apart_ = has_exchange_ || !GradientBuckets::can_carry_tail(memories_, layouts, plan_);
-  buckets_->fill(layouts, tail_is_apart_ ? 0 : tail);
+  tail_is_apart_ = has_hook_ || !buckets_->can_carry_tail(layouts_);
+  buckets_->fill(layouts_, tail_is_apart_ ? 0 : tail);
   tail_ = tail_is_apart_ ? at::zeros({tail}, at::kFloat) : buckets_->tail();
-  counts_ = at::zeros({tail}, at::kDouble);
-  num_pending_.clear();
   for (std::size_t number = 0; number < buckets_->size(); ++number) {
-    num_pending_.push_back(buckets_->members(number).size());
     for (const std::size_t slot : buckets_->members(number)) slots_[slot].bucket = number;
   }
 }
 
-void Reducer::install_hooks() {
-  for (std::size_t index = 0; index < slots_.size(); ++index) {
-    const at::Tensor& parameter = slots_[index].parameter.tensor;
-    autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, index));
-    if (zero_levels_[index] == 0) continue;
-    // Removes the placeholder of a sharded gradient before autograd would accumulate into it.
-    slots_[index].early_hook = parameter.register_hook(
-        [this, index](const at::Tensor& /*gradient*/) { shards_->clear_gradient(index); });
-  }
-}
-
 void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
-  const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
-  has_exchange_ = hook != nullptr;
+  has_hook_ = hook != nullptr;
   buckets_->register_comm_hook(std::move(hook));
-  if (has_exchange_ && !tail_is_apart_) {
+  if (has_hook_ && !tail_is_apart_) {
     tail_is_apart_ = true;
     tail_ = at::zeros(tail_.sizes(), at::kFloat);
   }
 }
 
-void Reducer::hold_back(bool on) {
-  const std::lock_guard lock(mutex_);
-  num_holding_back_ += on ? 1 : -1;
+std::vector<comm::Group> Reducer::groups() const {
+  std::vector<comm::Group> groups = data_groups_.streams;
+  groups.insert(groups.end(), data_groups_.shard_streams.begin(), data_groups_.shard_streams.end());
+  groups.insert(groups.end(), {data_groups_.all, data_groups_.shard, data_groups_.replicas});
+  if (shards_) groups.push_back(shards_->gathers());
+  return groups;
 }
 
-void Reducer::on_gradient(std::size_t index) {
-  const std::lock_guard lock(mutex_);
-  const at::NoGradGuard no_grad;
-  if (pass_id_ != autograd::get_current_graph_task_id()) begin_pass();
-  Slot& slot = slots_[index];
-  slot.is_used = true;
-  if (is_held_back_ || pass_ + 1 < plan_.micro_batches || slot.is_ready) return;
-  if (!knows_order_) arrivals_.push_back(index);
-  const Stopwatch stopwatch(exchanges_.this_step);
-  make_ready(slot);
-  launch_ready_buckets();
-}
-
-void Reducer::check_before_step() {
-  check_slots();
-  if (!shards_) return;
-  check_optimizers();
-  shards_->check_without_waiting();
-}
-
-void Reducer::begin_manual() {
-  if (std::exchange(has_begun_manually_, true)) return;
-  if (shards_) shards_->check();
-  begin_step(/*is_active=*/true);
-}
-
-void Reducer::add_complete(const at::Tensor& parameter) {
-  const std::lock_guard lock(mutex_);
-  const at::NoGradGuard no_grad;
-  begin_manual();
-  const auto found = std::ranges::find_if(
-      slots_, [&](const Slot& slot) { return slot.parameter.tensor.is_same(parameter); });
-  if (found == slots_.end() || found->is_ready) return;
-  found->is_used = parameter.grad().defined();
-  if (!knows_order_) arrivals_.push_back(static_cast<std::size_t>(found - slots_.begin()));
-  make_ready(*found);
-  launch_ready_buckets();
-}
-
-void Reducer::finish_manual(double summands) {
-  const std::lock_guard lock(mutex_);
-  const at::NoGradGuard no_grad;
-  begin_manual();
-  for (Slot& slot : slots_) {
-    if (!slot.is_ready) slot.is_used = slot.parameter.tensor.grad().defined();
-  }
-  summands_ = summands;
-  finish_step();
-  has_begun_manually_ = false;
-}
-
-void Reducer::begin_pass() {
-  if (is_broken_ || pass_id_ != kNoPass) {
-    throw UsageError(
-        is_broken_
-            ? "a step of this rank was interrupted, and the other ranks have gone on without it"
-            : "a backward pass started while another one of the same module had not ended",
-        "an exception left an earlier backward(), two run at once, or one runs inside another "
-        "(recomputation by hand; trireme::recompute works here); end this process");
-  }
-  check_slots();
-  if (check_module_) check_module_();
-  if (shards_) {
-    check_optimizers();
-    shards_->check();
-  }
-  pass_id_ = autograd::get_current_graph_task_id();
-  is_held_back_ = num_holding_back_ > 0;
-  if (!is_held_back_ && pass_ + 1 == plan_.micro_batches) begin_step(/*is_active=*/true);
-  autograd::Engine::get_default_engine().queue_callback([this] { end_pass(); });
-}
-
-// Starts the exchanges that accompany the gradients: buffers, and the tail's own values.
-void Reducer::begin_step(bool is_active) {
-  const auto parameters = static_cast<std::int64_t>(slots_.size());
-  if (shards_) shards_->clear_gradients();
-  if (num_steps_++ % comm::kStepsBetweenChecks == 0 && comm::checks_values()) check_values();
-  buffers_.start();
-  tail_.fill_(1);
-  tail_.narrow(0, parameters + kNumber, 1).zero_();
-  if (!tail_is_apart_) put_number();  // else finish_step() does: the host may have to wait for it
-  if (!is_active) tail_.narrow(0, parameters + kActiveRanks, 1).zero_();
-}
-
-void Reducer::put_number() {
-  if (!number_.defined()) return;
-  tail_[static_cast<std::int64_t>(slots_.size()) + kNumber].copy_(number_.squeeze());
-  number_.reset();
-}
-
-void Reducer::check_slots() {
+void Reducer::check_parameters() const {
   for (const Slot& slot : slots_) {
     const auto& [name, tensor, has_sparse_gradient] = slot.parameter;
     if (!tensor.requires_grad()) {
@@ -259,6 +111,20 @@ void Reducer::check_slots() {
                        ", parallelize saw ", slot.dtype, " on ", slot.device),
           "move and cast a module before parallelize");
     }
+  }
+}
+
+void Reducer::check_optimizers() {
+  if (!shards_) return;
+  if (const at::Tensor* untaken = shards_->optimizers().find_untaken()) {
+    const auto found = std::ranges::find_if(
+        slots_, [&](const Slot& slot) { return slot.parameter.tensor.is_same(*untaken); });
+    for (const Slot& slot : slots_) at::Tensor(slot.parameter.tensor).mutable_grad().reset();
+    throw UsageError(join_message("the plan cuts what optimizers step, and parameter ",
+                                  found->parameter.name, " is in none that it knows"),
+                     "call shard(optimizer) on what parallelize returned, for each optimizer, "
+                     "before the first backward(); a parameter that is not to be trained takes "
+                     "set_requires_grad(false) before parallelize");
   }
 }
 
@@ -284,126 +150,58 @@ void Reducer::check_values() const {
                    [&] { check_equal_on_mesh(parameters, mesh_, what); });
 }
 
-// Throws if a sharded parameter has no optimizer: it would silently never change.
-void Reducer::check_optimizers() {
-  if (const at::Tensor* untaken = shards_->optimizers().find_untaken()) {
-    const auto found = std::ranges::find_if(
-        slots_, [&](const Slot& slot) { return slot.parameter.tensor.is_same(*untaken); });
-    for (const Slot& slot : slots_) at::Tensor(slot.parameter.tensor).mutable_grad().reset();
-    throw UsageError(join_message("the plan cuts what optimizers step, and parameter ",
-                                  found->parameter.name, " is in none that it knows"),
-                     "call shard(optimizer) on what parallelize returned, for each optimizer, "
-                     "before the first backward(); a parameter that is not to be trained takes "
-                     "set_requires_grad(false) before parallelize");
-  }
-}
-
-void Reducer::end_pass() {
-  const std::lock_guard lock(mutex_);
+void Reducer::begin(bool is_active) {
   const at::NoGradGuard no_grad;
-  pass_id_ = kNoPass;
-  if (autograd::get_current_node() != nullptr) {
-    throw UsageError("a backward pass of the module ran inside another backward pass",
-                     "for recomputation call trireme::recompute, which needs no second pass");
-  }
-  if (is_held_back_ || ++pass_ < plan_.micro_batches) return;
-  is_broken_ = true;  // stays true if finish_step() throws
-  {
-    const Stopwatch stopwatch(exchanges_.this_step);
-    finish_step();
-  }
-  exchanges_ = {.last_step = exchanges_.this_step, .this_step = 0};
-  is_broken_ = false;
+  has_begun_ = true;
+  const auto parameters = static_cast<std::int64_t>(slots_.size());
+  if (shards_) shards_->clear_gradients();
+  if (num_steps_++ % comm::kStepsBetweenChecks == 0 && comm::checks_values()) check_values();
+  buffers_.start();
+  tail_.fill_(1);
+  tail_.narrow(0, parameters + kNumber, 1).zero_();
+  if (!tail_is_apart_) put_number();  // else finish() does: the host may have to wait for it
+  if (!is_active) tail_.narrow(0, parameters + kActiveRanks, 1).zero_();
 }
 
-bool Reducer::join_step() {
-  const std::lock_guard lock(mutex_);
-  const at::NoGradGuard no_grad;
-  if (is_broken_ || pass_id_ != kNoPass) {
-    throw UsageError("join was called while a backward pass had not ended",
-                     "call it after the loop, outside of backward()");
-  }
-  const bool is_active = std::ranges::any_of(slots_, &Slot::is_used);
-  is_broken_ = true;
-  begin_step(is_active);
-  finish_step();
-  is_broken_ = false;
-  const auto extras = static_cast<std::int64_t>(slots_.size());
-  return counts_.const_data_ptr<double>()[extras + kActiveRanks] > 0;
-}
-
-void Reducer::finish_without_backward() {
-  const std::lock_guard lock(mutex_);
-  const at::NoGradGuard no_grad;
-  if (is_broken_) {
-    throw UsageError("the exchange of gradients of this rank was interrupted",
-                     "the other ranks cannot be served any more; end this process");
-  }
-  const bool has_begun = pass_id_ != kNoPass && pass_ + 1 == plan_.micro_batches && !is_held_back_;
-  is_broken_ = true;
-  forget_unsent();
-  if (!has_begun) {
-    begin_step(/*is_active=*/true);
-  } else {
-    // Unless the tail was sent with the last bucket already.
-    if (tail_is_apart_ || next_bucket_ < buckets_->size()) put_number();
-    number_.reset();
-  }
-  finish_step();
-  pass_id_ = kNoPass;
-  exchanges_ = {};
-  is_broken_ = false;
-}
-
-// Forgets the gradients of this step that were not sent yet.
-void Reducer::forget_unsent() {
-  for (Slot& slot : slots_) {
-    const bool is_sent = !slot.parameter.has_sparse_gradient && slot.bucket < next_bucket_;
-    if (!is_sent) slot.is_used = slot.is_ready = false;
-  }
-  for (std::size_t bucket = next_bucket_; bucket < buckets_->size(); ++bucket) {
-    num_pending_[bucket] = buckets_->members(bucket).size();
-  }
-}
-
-std::vector<comm::Group> Reducer::groups() const {
-  std::vector<comm::Group> groups = data_groups_.streams;
-  groups.insert(groups.end(), data_groups_.shard_streams.begin(), data_groups_.shard_streams.end());
-  groups.insert(groups.end(), {data_groups_.all, data_groups_.shard, data_groups_.replicas});
-  if (shards_) groups.push_back(shards_->gathers());
-  return groups;
-}
-
-void Reducer::abandon_step(bool others_take_part) {
-  const std::lock_guard lock(mutex_);
-  is_broken_ = is_broken_ || (others_take_part && (pass_ != 0 || pass_id_ != kNoPass));
-  pass_id_ = kNoPass;
-  pass_ = 0;
-  next_bucket_ = 0;
+void Reducer::put_number() {
+  if (!number_.defined()) return;
+  tail_[static_cast<std::int64_t>(slots_.size()) + kNumber].copy_(number_.squeeze());
   number_.reset();
-  exchanges_.this_step = 0;
-  arrivals_.clear();
-  buckets_->abandon();
+}
+
+void Reducer::set_used_if_present() {
   for (Slot& slot : slots_) {
-    // The step's passes accumulated here, and the optimizer, which steps slices, will not zero it.
-    if (zero_levels_[static_cast<std::size_t>(&slot - slots_.data())] > 0) {
-      slot.parameter.tensor.mutable_grad().reset();
-    }
-    slot.is_used = slot.is_ready = false;
+    if (!slot.is_ready) slot.is_used = slot.parameter.tensor.grad().defined();
   }
-  for (std::size_t number = 0; number < num_pending_.size(); ++number) {
-    num_pending_[number] = buckets_->members(number).size();
-  }
+}
+
+bool Reducer::uses_any() const { return std::ranges::any_of(slots_, &Slot::is_used); }
+
+void Reducer::complete(std::size_t index) {
+  const at::NoGradGuard no_grad;
+  Slot& slot = slots_[index];
+  if (slot.is_ready) return;
+  if (!knows_order_) arrivals_.push_back(index);
+  make_ready(slot);
+  launch_ready_buckets();
+}
+
+void Reducer::complete(const at::Tensor& parameter) {
+  const auto found = std::ranges::find_if(
+      slots_, [&](const Slot& slot) { return slot.parameter.tensor.is_same(parameter); });
+  if (found == slots_.end() || found->is_ready) return;
+  found->is_used = parameter.grad().defined();
+  complete(static_cast<std::size_t>(found - slots_.begin()));
 }
 
 // Marks a gradient as final. It is copied into its bucket now if the bucket has memory of its own,
 // and otherwise when the bucket is launched.
 void Reducer::make_ready(Slot& slot) {
-  slot.is_ready = true;
   // The gradient of an earlier pass may have been set to undefined since.
   slot.is_used = slot.is_used && slot.parameter.tensor.grad().defined();
-  if (!slot.is_used) tail_[&slot - slots_.data()].zero_();
   const bool is_sparse = slot.parameter.has_sparse_gradient;
+  // Nobody needs the number of a sparse one, and the last bucket may be carrying the tail already.
+  if (!slot.is_used && !is_sparse) tail_[&slot - slots_.data()].zero_();
   const at::Tensor& gradient = slot.parameter.tensor.grad();
   if (slot.is_used && (gradient.layout() != at::kStrided) != is_sparse) {
     throw UsageError(
@@ -414,10 +212,10 @@ void Reducer::make_ready(Slot& slot) {
                   : "only torch::nn::Embedding and EmbeddingBag are known to give sparse ones; "
                     "name the parameter in Plan::sparse_gradients");
   }
+  slot.is_ready = true;
   if (is_sparse) return;
   if (slot.is_used) redistribute_gradient(slot.parameter.tensor);
   if (!buckets_->is_lent(slot.bucket)) store_gradient(slot);
-  --num_pending_[slot.bucket];
 }
 
 // Returns the place of a gradient in its bucket, with the layout of the parameter.
@@ -442,7 +240,12 @@ void Reducer::store_gradient(Slot& slot) {
 }
 
 void Reducer::launch_ready_buckets() {
-  for (; next_bucket_ < num_pending_.size() && num_pending_[next_bucket_] == 0; ++next_bucket_) {
+  // Gradients become ready in about the order of their places, so the last place tells most.
+  const auto is_ready = [&](std::size_t bucket) {
+    return std::ranges::all_of(buckets_->members(bucket) | std::views::reverse,
+                               [&](std::size_t slot) { return slots_[slot].is_ready; });
+  };
+  for (; next_bucket_ < buckets_->size() && is_ready(next_bucket_); ++next_bucket_) {
     launch(next_bucket_);
   }
 }
@@ -455,7 +258,8 @@ void Reducer::launch(std::size_t bucket) {
   buckets_->launch(bucket);
 }
 
-void Reducer::finish_step() {
+void Reducer::finish(double summands) {
+  const at::NoGradGuard no_grad;
   if (shards_) shards_->end_step();
   // Parameters that this rank did not use are exchanged as zeros: all ranks must exchange the same
   // buckets in the same order.
@@ -470,19 +274,21 @@ void Reducer::finish_step() {
   if (!tail_is_apart_) buckets_->wait(buckets_->size() - 1);
   counts_.copy_(tail_.is_complex() ? at::real(tail_) : tail_);
   sum_of_step_ = counts_.const_data_ptr<double>()[slots_.size() + kNumber];
-  const double by = divisor();
+  const double by = divisor(summands);
   buckets_->finish(by);
   sum_sparse_gradients(by);
   check_same_use();
   hand_out();
-  for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;
-  for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
-    num_pending_[bucket] = buckets_->members(bucket).size();
-  }
-  pass_ = 0;
-  next_bucket_ = 0;
+  expect_all();
   buffers_.finish();
   if (!knows_order_) learn_order();
+}
+
+// Makes everything ready for the gradients of a new step.
+void Reducer::expect_all() {
+  has_begun_ = false;
+  next_bucket_ = 0;
+  for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;
 }
 
 // Throws if ranks used different parameters of ZeRO level 3. If their bucket was whole anyway, no
@@ -505,13 +311,15 @@ void Reducer::check_same_use() const {
       kSameOperators);
 }
 
-double Reducer::divisor() const {
+double Reducer::num_active_ranks() const {
+  return counts_.const_data_ptr<double>()[slots_.size() + kActiveRanks];
+}
+
+double Reducer::divisor(double summands) const {
   if (plan_.gradient_reduction == GradientReduction::kSum) return 1;
-  const double* counts = counts_.const_data_ptr<double>();
-  const double ranks = plan_.divide_by_active_ranks
-                           ? std::max(1.0, counts[slots_.size() + kActiveRanks])
-                           : data_groups_.all.size();
-  return ranks * summands_;
+  const double ranks =
+      plan_.divide_by_active_ranks ? std::max(1.0, num_active_ranks()) : data_groups_.all.size();
+  return ranks * summands;
 }
 
 void Reducer::sum_sparse_gradients(double divisor) {
@@ -547,12 +355,35 @@ void Reducer::hand_out() {
     }
     for (const std::size_t slot : buckets_->members(bucket)) {
       // A hook may send what it kept of earlier steps, for a parameter that no rank used now.
-      if (is_used(slot) || (has_exchange_ && has_come(slot))) {
+      if (is_used(slot) || (has_hook_ && has_come(slot))) {
         slots_[slot].parameter.tensor.mutable_grad() = gradient_at(slot);
       }
     }
   }
   if (shards_) shards_->expect_step(is_used);
+}
+
+void Reducer::forget_unsent() {
+  const at::NoGradGuard no_grad;
+  for (Slot& slot : slots_) {
+    const bool is_sent = !slot.parameter.has_sparse_gradient && slot.bucket < next_bucket_;
+    if (!is_sent) slot.is_used = slot.is_ready = false;
+  }
+  if (!has_begun_) return;
+  // Unless the tail was sent with the last bucket already.
+  if (tail_is_apart_ || next_bucket_ < buckets_->size()) put_number();
+  number_.reset();
+}
+
+void Reducer::abandon() {
+  number_.reset();
+  arrivals_.clear();
+  buckets_->abandon();
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    // The step's passes accumulated here, and the optimizer, which steps slices, will not zero it.
+    if (is_sharded(index)) slots_[index].parameter.tensor.mutable_grad().reset();
+  }
+  expect_all();
 }
 
 // Fills the buckets anew in the order in which rank 0's gradients became ready. Parameters that it
@@ -569,26 +400,17 @@ void Reducer::learn_order() {
   comm::broadcast(order, 0, data_groups_.all);
   const auto* learned = order.const_data_ptr<std::int64_t>();
   arrivals_ = {};
-  std::vector<std::size_t> present;
-  for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
-    const auto& members = buckets_->members(bucket);
-    present.insert(present.end(), members.begin(), members.end());
-  }
-  const std::vector<BucketLayout> layouts = assign({learned, learned + order.numel()});
-  std::vector<std::size_t> wanted;
-  for (const BucketLayout& layout : layouts) {
-    for (const BucketLayout::Place& place : layout.places) wanted.push_back(place.tensor);
-  }
-  if (present == wanted) return;
+  std::vector<BucketLayout> layouts = assign({learned, learned + order.numel()});
+  if (layouts == layouts_) return;
   std::vector<at::Tensor> places;
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     places.push_back(buckets_->place_of(slot));
   }
-  make_buckets(layouts);
-  for (const std::size_t slot : wanted) {
+  make_buckets(std::move(layouts));
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (slots_[slot].parameter.has_sparse_gradient) continue;  // has no place
     at::Tensor& gradient = slots_[slot].parameter.tensor.mutable_grad();
-    const at::Tensor& place = buckets_->place_of(slot);
-    place.copy_(places[slot]);
+    buckets_->place_of(slot).copy_(places[slot]);
     if (gradient.defined() && memory_of(gradient).is_alias_of(places[slot])) {
       gradient = gradient_at(slot);
     }

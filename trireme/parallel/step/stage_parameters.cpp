@@ -222,7 +222,10 @@ std::vector<detail::NamedTensor> StageParameters::trained_elsewhere() const {
 
 void StageParameters::check_before_step() {
   detail::Reducer* const reducer = detail::reducer_of(parallelized_);
-  if (reducer != nullptr) reducer->check_before_step();
+  if (reducer == nullptr) return;
+  reducer->check_parameters();
+  reducer->check_optimizers();
+  if (detail::Shards* const shards = reducer->shards()) shards->check_without_waiting();
 }
 
 // Implements TRIREME_CHECK=values for pipelines. The Reducer compares parameters along `data`. This
@@ -280,7 +283,18 @@ void StageParameters::begin_step() {
 void StageParameters::add_complete(const StagedGraph::NamedTensors& parameters) {
   detail::Reducer* const reducer = detail::reducer_of(parallelized_);
   if (reducer == nullptr) return;
-  for (const auto& [name, parameter] : parameters) reducer->add_complete(parameter);
+  const std::lock_guard lock(*mutex_);
+  for (const auto& [name, parameter] : parameters) {
+    begin_exchange(*reducer);
+    reducer->complete(parameter);
+  }
+}
+
+void StageParameters::begin_exchange(detail::Reducer& reducer) {
+  if (reducer.has_begun()) return;
+  const at::NoGradGuard no_grad;
+  if (detail::Shards* const shards = reducer.shards()) shards->check();
+  reducer.begin();
 }
 
 void StageParameters::finish_step(double summands) {
@@ -299,7 +313,9 @@ void StageParameters::finish_step(double summands) {
 void StageParameters::add_up(double summands) {
   detail::Reducer* const reducer = detail::reducer_of(parallelized_);
   if (reducer == nullptr) return;
-  reducer->finish_manual(summands);
+  begin_exchange(*reducer);
+  reducer->set_used_if_present();
+  reducer->finish(summands);
   aside_.add_back();
 }
 

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -34,8 +35,8 @@ class Optimizer;
 
 namespace trireme::pipeline {
 
-/// The parameters and buffers of a module in a pipeline, and which rank along `pipe` uses them. Not
-/// thread-safe.
+/// The parameters and buffers of a module in a pipeline, and which rank along `pipe` uses them.
+/// Only add_complete() may be called on several threads, as the devices of one process do.
 class StageParameters {
  public:
   /// Calls detail::parallelize_manual(), whose errors it throws. Collective over `group`, and
@@ -65,7 +66,9 @@ class StageParameters {
   /// as far as this rank does not use them.
   std::vector<detail::NamedTensor> trained_elsewhere() const;
 
-  /// Throws UsageError as Reducer::check_before_step(). Not collective; called before begin_step().
+  /// Throws UsageError for a parameter that was frozen, moved, cast or given other memory, or a
+  /// sharded one that has no optimizer or was stepped too late. Not collective; called before
+  /// begin_step().
   void check_before_step();
   /// Begins a step: stores what `.grad()` holds, to be added in finish_step(). Called before
   /// forward.
@@ -96,6 +99,7 @@ class StageParameters {
   static UsedByName used_in(const StagedGraph& staged);
   void set_use(const Used& used);
   void add_up(double summands);
+  static void begin_exchange(detail::Reducer& reducer);
   void share_constants(const UsedByName& now);
   void check_values() const;
   bool uses_here(const std::set<int>& ranks) const;
@@ -110,6 +114,7 @@ class StageParameters {
   std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names_;
   Parallelized parallelized_;
   std::vector<at::Tensor> exchanged_;  // parameters that are not sharded
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();  // of add_complete()
   detail::GradientsAside aside_;
   std::vector<at::Tensor> cut_;  // parameters that are sharded
   const detail::ModuleLayouts& layouts_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GradientSums: the gradients of a step on one rank. Autograd adds the micro-batches; this class
-// adds the stages that share a parameter, divides once, and adds what `.grad()` held before.
+// adds the stages that share a parameter, divides once, and adds what `.grad()` held before. The
+// sum over the ranks along `data`, which have the same stages, is that of Reducer and follows it.
 #pragma once
 
 #include <trireme/comm/group.h>
