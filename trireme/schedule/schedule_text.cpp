@@ -6,7 +6,6 @@
 #include <trireme/base/text.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -84,11 +83,7 @@ class Parser {
   }
 
   static std::optional<int> whole_number(std::string_view text) {
-    int number = 0;
-    if (text.empty() || text.front() == '-') return std::nullopt;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (failure != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-    return number;
+    return text.starts_with('-') ? std::nullopt : parse_number<int>(text);
   }
 
   void read(const Line& line) {
@@ -226,14 +221,7 @@ Schedule read_schedule(const std::filesystem::path& file) {
 }
 
 void write_schedule(const Schedule& schedule, const std::filesystem::path& file) {
-  const std::string text = to_text(schedule);
-  try {
-    AtomicFile written(file);
-    written.write(text);
-    written.commit();
-  } catch (const CheckpointError& error) {  // thrown by AtomicFile; its message has a hint
-    throw DataError(error.what(), "");
-  }
+  write_file_or_throw<DataError>(file, to_text(schedule));
 }
 
 }  // namespace trireme::schedule
