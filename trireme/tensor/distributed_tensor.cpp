@@ -57,15 +57,6 @@ void expect_plain(const at::Tensor& tensor, const char* what) {
   }
 }
 
-// The geometry of a tensor without gaps whose dims are nested as `strides` say. The strides must be
-// equal on all ranks, so they come from the global tensor and not from this rank's part.
-Geometry global_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  Geometry geometry;
-  geometry.sizes.assign(sizes.begin(), sizes.end());
-  geometry.strides = tensor::dense_strides(strides, sizes);
-  return geometry;
-}
-
 // Returns `local` in memory whose dims are nested as `strides` say; no copy where they are already.
 at::Tensor in_order(const at::Tensor& local, c10::IntArrayRef strides) {
   if (local.dim() != static_cast<std::int64_t>(strides.size())) return local;  // a flat range
@@ -91,7 +82,7 @@ at::Tensor part_of_full(const at::Tensor& full, const Layout& layout) {
 at::Tensor wrapped(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes,
                    c10::IntArrayRef strides) {
   install_once();
-  return tensor::wrap(in_order(local, strides), layout, global_geometry(sizes, strides));
+  return tensor::wrap(in_order(local, strides), layout, tensor::dense_geometry(sizes, strides));
 }
 
 at::Tensor wrapped(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
@@ -194,7 +185,7 @@ void distribute_in_place(const at::Tensor& tensor, const Layout& layout) {
   const at::NoGradGuard no_grad;
   const at::Tensor local = in_order(part_of_full(tensor.detach(), layout), tensor.strides());
   tensor::convert_in_place(tensor, local, layout,
-                           global_geometry(tensor.sizes(), tensor.strides()));
+                           tensor::dense_geometry(tensor.sizes(), tensor.strides()));
 }
 
 namespace {
