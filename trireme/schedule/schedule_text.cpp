@@ -3,10 +3,10 @@
 
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
 #include <trireme/base/text.h>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <utility>
@@ -210,14 +210,12 @@ Schedule parse_schedule(std::string_view text, std::string_view source) {
 }
 
 Schedule read_schedule(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  const bool is_empty = stream.peek() == std::ifstream::traits_type::eof() && !stream.bad();
-  TextWriter text;
-  if (!stream.is_open() || (!is_empty && !(text << stream.rdbuf()))) {
+  const auto text = read_any_file(file);
+  if (!text) {
     throw DataError(join_message(file.string(), " cannot be read"),
                     "name a file that `trireme schedule --output` or write_schedule made");
   }
-  return parse_schedule(text.view(), file.string());
+  return parse_schedule(*text, file.string());
 }
 
 void write_schedule(const Schedule& schedule, const std::filesystem::path& file) {
