@@ -75,6 +75,7 @@
 #include <trireme/schedule/verifier/verify.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/operator_strategy.h>
+#include <trireme/tensor/redistribution/between_meshes.h>
 #include <trireme/tensor/run_replicated.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/lambda_callback.h>

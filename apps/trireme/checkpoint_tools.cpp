@@ -3,6 +3,7 @@
 
 #include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/checkpoint/convert.h>
 #include <trireme/checkpoint/inspect.h>
@@ -82,14 +83,12 @@ void check_has_checkpoints(const std::filesystem::path& folder, const std::strin
   }
   if (!checkpoint::list_checkpoints(folder, prefix).empty()) return;
   const std::vector<std::string> prefixes = prefixes_in(folder);
-  std::string names;
-  for (const std::string& name : prefixes) names += (names.empty() ? "" : ", ") + name;
   const std::string meant = config::did_you_mean(prefix, prefixes);
   throw ConfigError(
       join_message("no checkpoint in ", folder.string(), " has the prefix '", prefix, "'"),
-      names.empty()
-          ? std::string("it has no checkpoints at all")
-          : join_message(meant, meant.empty() ? "" : " ", "the prefixes there are ", names));
+      prefixes.empty() ? std::string("it has no checkpoints at all")
+                       : join_message(meant, meant.empty() ? "" : " ", "the prefixes there are ",
+                                      list_text(prefixes)));
 }
 
 int prune(const CheckpointTask& task) {

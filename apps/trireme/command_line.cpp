@@ -38,12 +38,6 @@ std::vector<std::string> options_of(const CLI::App& command) {
   return names;
 }
 
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 // Returns `did you mean 'prune'? `, or an empty string.
 std::string meant(const std::string& word, const std::vector<std::string>& candidates) {
   const std::string text = config::did_you_mean(word, candidates);
@@ -57,7 +51,7 @@ std::string meant(const std::string& word, const std::vector<std::string>& candi
   if (!commands.empty()) {
     throw ConfigError(
         join_message(name, " has no command '", word, "'"),
-        join_message(meant(word, commands), "the commands are ", listed(commands), "; ", help));
+        join_message(meant(word, commands), "the commands are ", list_text(commands), "; ", help));
   }
   throw ConfigError(join_message(name, " was given '", word, "', and expects no such word"), help);
 }
@@ -70,7 +64,7 @@ CLI::Validator one_of(std::vector<std::string> words) {
   return {[words = std::move(words)](std::string& text) {
             if (std::ranges::find(words, text) != words.end()) return std::string();
             const std::string nearest = config::did_you_mean(text, words);
-            return join_message("'", text, "', expected one of ", listed(words),
+            return join_message("'", text, "', expected one of ", list_text(words),
                                 nearest.empty() ? "" : "; ", nearest);
           },
           shown + "}"};
@@ -112,7 +106,7 @@ void refuse_given(const CLI::App& command, const std::string& option, const std:
 void check_first_word(const CLI::App& app, const std::vector<std::string>& words) {
   const std::vector<std::string> names = commands_of(app);
   const std::string commands =
-      join_message("the commands are ", listed(names), "; see trireme --help");
+      join_message("the commands are ", list_text(names), "; see trireme --help");
   if (words.empty()) throw ConfigError("no command", commands);
   const std::string& word = words.front();
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == word; };
@@ -183,7 +177,7 @@ void explain(const CLI::App& app, const CLI::ParseError& wrong) {
   const std::vector<std::string> commands = commands_of(*command);
   if (!commands.empty()) {
     throw ConfigError(join_message(full_name(*command), " was given no command"),
-                      join_message("the commands are ", listed(commands), "; see ",
+                      join_message("the commands are ", list_text(commands), "; see ",
                                    full_name(*command), " --help"));
   }
   throw ConfigError(text_of(*command, wrong), join_message("see ", full_name(*command), " --help"));

@@ -120,9 +120,7 @@ std::string interface_names() {
   for (const ifaddrs* entry = all.get(); entry != nullptr; entry = entry->ifa_next) {
     if ((entry->ifa_flags & IFF_UP) != 0) names.insert(entry->ifa_name);
   }
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+  return list_text(names);
 }
 
 Finding look_at_network() {

@@ -234,13 +234,7 @@ void print_table(const Options& options, const std::vector<Result>& results) {
 }
 
 void write_text(const std::filesystem::path& file, const std::string& text) {
-  try {
-    AtomicFile written(file);
-    written.write(text);
-    written.commit();
-  } catch (const CheckpointError& error) {  // AtomicFile throws this; the text contains a hint.
-    throw ConfigError(error.what(), "");
-  }
+  write_file_or_throw<ConfigError>(file, text);
   std::cout << "wrote " << file.string() << '\n';
 }
 

@@ -24,7 +24,7 @@ extern trireme::Parallelized parallel;
 extern trireme::DeviceMesh mesh;
 extern torch::optim::AdamW optimizer;
 extern trireme::checkpoint::State state;
-extern at::Tensor tokens;
+extern at::Tensor tokens, samples;
 at::Tensor tokens_of(const trireme::DataPart& part);
 at::Tensor targets_of(const trireme::DataPart& part);
 

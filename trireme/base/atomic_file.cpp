@@ -171,4 +171,10 @@ void AtomicFile::refuse(std::string_view what, std::string_view hint) const {
   throw CheckpointError(join_message("cannot write ", destination_.string(), ": ", what), hint);
 }
 
+void write_file(const std::filesystem::path& file, std::string_view text) {
+  AtomicFile written(file);
+  written.write(text);
+  written.commit();
+}
+
 }  // namespace trireme

@@ -3,6 +3,7 @@
 // of the process or the machine leaves either the old file or the new one, never a part of it.
 #pragma once
 
+#include <trireme/base/error.h>
 #include <trireme/base/unique_fd.h>
 
 #include <sys/types.h>
@@ -56,5 +57,18 @@ class AtomicFile {
   std::filesystem::path temporary_;    // empty if bytes go to the destination itself
   UniqueFd file_;
 };
+
+/// Writes a whole file with AtomicFile.
+void write_file(const std::filesystem::path& file, std::string_view text);
+
+/// Writes a whole file with AtomicFile, and throws `Error` instead of CheckpointError.
+template <typename Error>
+void write_file_or_throw(const std::filesystem::path& file, std::string_view text) {
+  try {
+    write_file(file, text);
+  } catch (const CheckpointError& error) {  // its message has a hint
+    throw Error(error.what(), "");
+  }
+}
 
 }  // namespace trireme

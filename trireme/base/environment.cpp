@@ -2,8 +2,7 @@
 #include <trireme/base/environment.h>
 
 #include <trireme/base/error.h>
-
-#include <charconv>
+#include <trireme/base/text.h>
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it undeclared
 
@@ -31,15 +30,13 @@ std::optional<std::int64_t> Environment::find_integer(std::string_view name, std
                                                       std::int64_t maximum) const {
   const auto text = find(name);
   if (!text) return std::nullopt;
-  std::int64_t value = 0;
-  const char* end = text->data() + text->size();
-  const auto [parsed_end, failure] = std::from_chars(text->data(), end, value);
-  if (failure != std::errc{} || parsed_end != end || value < minimum || value > maximum) {
+  const auto value = parse_number<std::int64_t>(*text);
+  if (!value || *value < minimum || *value > maximum) {
     throw ConfigError(join_message("environment variable ", name, " is '", *text,
                                    "', expected an integer from ", minimum, " to ", maximum),
                       join_message("correct ", name, " or unset it"));
   }
-  return value;
+  return *value;
 }
 
 Settings Settings::from(const Environment& environment) {

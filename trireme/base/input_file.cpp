@@ -2,12 +2,14 @@
 #include <trireme/base/input_file.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 
 namespace trireme {
 namespace {
@@ -73,6 +75,14 @@ std::optional<std::string> read_text(InputFile& input, std::int64_t most) {
   }
   text.resize(length);
   return text;
+}
+
+std::optional<std::string> read_any_file(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  const bool is_empty = stream.peek() == std::ifstream::traits_type::eof() && !stream.bad();
+  TextWriter text;
+  if (!stream.is_open() || (!is_empty && !(text << stream.rdbuf()))) return std::nullopt;
+  return text.str();
 }
 
 }  // namespace trireme

@@ -37,4 +37,8 @@ InputFile open_input(const std::filesystem::path& path);
 /// @return the text, or std::nullopt if the file cannot be read or is larger than `most`.
 std::optional<std::string> read_text(InputFile& input, std::int64_t most);
 
+/// Reads a file of any kind to its end, also one that open_input() refuses, such as `/dev/stdin`.
+/// Returns std::nullopt if it cannot be read; errno then says why.
+std::optional<std::string> read_any_file(const std::filesystem::path& path);
+
 }  // namespace trireme

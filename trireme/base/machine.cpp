@@ -175,4 +175,11 @@ std::string host_name() {
   return name.data();
 }
 
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  return boot;
+}
+
 }  // namespace trireme

@@ -37,4 +37,7 @@ std::optional<std::int64_t> free_shared_memory();
 /// Returns the host name of this machine.
 std::string host_name();
 
+/// Returns the identifier that the kernel chose when this machine started; empty if it is unknown.
+std::string boot_id();
+
 }  // namespace trireme

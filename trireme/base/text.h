@@ -5,6 +5,8 @@
 #pragma once
 
 #include <charconv>
+#include <cstdint>
+#include <functional>
 #include <locale>
 #include <optional>
 #include <sstream>
@@ -47,6 +49,21 @@ std::optional<Number> parse_number(std::string_view text) {
   return number;
 }
 
+/// Returns the elements of a range as text, with a separator between them: `1, 2, 3`.
+/// @param projection gives what is written of an element, such as a pointer to a member.
+template <typename Range, typename Projection = std::identity>
+std::string list_text(const Range& range, std::string_view separator = ", ",
+                      const Projection& projection = {}) {
+  TextWriter text;
+  bool is_first = true;
+  for (const auto& element : range) {
+    if (!is_first) text << separator;
+    text << std::invoke(projection, element);
+    is_first = false;
+  }
+  return text.str();
+}
+
 /// Returns the text as one line that cannot control a terminal. Control characters become question
 /// marks, including those of Unicode beyond ASCII (U+0080 to U+009F).
 std::string printable(std::string_view text);
@@ -62,5 +79,18 @@ constexpr bool is_ascii_alphanumeric(char letter) {
   const char lower = ascii_lower(letter);
   return (lower >= 'a' && lower <= 'z') || (letter >= '0' && letter <= '9');
 }
+
+/// Returns the text without spaces at its beginning and end.
+constexpr std::string_view without_spaces(std::string_view text) {
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  return text;
+}
+
+/// Returns a word as a shell reads it: in quotation marks where it has characters with a meaning.
+std::string shell_quoted(std::string_view word);
+
+/// Returns a time in seconds since 1970 as text, such as `2026-01-31 09:30:00 UTC`.
+std::string utc_text(std::int64_t seconds);
 
 }  // namespace trireme

@@ -2,9 +2,11 @@
 #include <trireme/checkpoint/convert.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/checkpoint/reader.h>
 #include <trireme/checkpoint/save_steps.h>
 
+#include <ranges>
 #include <vector>
 
 namespace trireme::checkpoint {
@@ -15,10 +17,7 @@ FileDigest export_safetensors(const fs::path& checkpoint, const fs::path& file,
                               const std::string& section) {
   Reader reader(checkpoint);
   if (!reader.has(section)) {
-    std::string names;
-    for (const auto& [name, tensors] : reader.index().sections) {
-      names += (names.empty() ? "" : ", ") + name;
-    }
+    const std::string names = list_text(reader.index().sections | std::views::keys);
     throw CheckpointError(join_message(checkpoint.string(), " has no section '", section,
                                        "'; it has ", names.empty() ? "none" : names),
                           "give one of those");

@@ -13,25 +13,7 @@ namespace trireme::checkpoint {
 namespace {
 
 std::string to_string(const RankGrid& grid) {
-  if (grid.axes.empty()) return "one rank";
-  std::string text;
-  for (const MeshAxis& axis : grid.axes) {
-    text += join_message(text.empty() ? "" : ", ", axis.name, "=", axis.size);
-  }
-  return text;
-}
-
-std::int64_t ranks_of(const RankGrid& grid) {
-  std::int64_t ranks = 1;
-  for (const MeshAxis& axis : grid.axes) ranks *= axis.size;
-  return ranks;
-}
-
-Layout without_partial(Layout layout) {
-  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
-    if (layout[axis].is_partial()) layout = layout.with(axis, Replicate{});
-  }
-  return layout;
+  return grid.axes.empty() ? "one rank" : trireme::to_string(grid.axes);
 }
 
 // Returns the range of this rank on the axis with FlatShard.
@@ -114,7 +96,7 @@ std::vector<int> holders_of(const std::string& name, const Layout& layout, const
     if (!layout[axis].is_partial()) cutting.push_back(place);
   }
   std::vector<int> holders;
-  for (int rank = 0; rank < ranks_of(grid); ++rank) {
+  for (int rank = 0; rank < num_ranks(grid.axes); ++rank) {
     const std::vector<std::int64_t> coordinate = coordinate_in(grid, rank);
     if (std::ranges::all_of(cutting,
                             [&](std::size_t axis) { return coordinate[axis] == own[axis]; })) {
@@ -143,13 +125,13 @@ bool is_partial(const at::Tensor& tensor) {
 
 at::Tensor completed(const at::Tensor& tensor) {
   if (!is_partial(tensor)) return tensor;
-  return redistribute(tensor.detach(), without_partial(layout_of(tensor)));
+  return redistribute(tensor.detach(), layout_of(tensor).without_partial());
 }
 
 at::Tensor read_like(Reader& reader, const std::string& section, const std::string& name,
                      const at::Tensor& like) {
   if (!has_layout(like)) return reader.read(section, name);
-  const Layout layout = without_partial(layout_of(like));
+  const Layout layout = layout_of(like).without_partial();
   const Slice slice = slice_of(like.sizes(), layout);
   at::Tensor local = reader.read(section, name, slice);
   // A slice is read flat; a sharded box has its own shape.

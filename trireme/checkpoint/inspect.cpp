@@ -10,25 +10,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
-#include <ctime>
 #include <set>
 #include <span>
 #include <utility>
 
 namespace trireme::checkpoint {
 namespace {
-
-// Formats a time in UTC, independent of the locale and time zone of the machine.
-std::string date_of(std::int64_t seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
-  std::tm parts{};
-  ::gmtime_r(&time, &parts);
-  std::array<char, 32> text{};
-  const std::size_t length =
-      std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
-  return {text.data(), length};
-}
 
 std::string readable_bytes(std::int64_t bytes) {
   return report::bytes_as_text(static_cast<double>(bytes));
@@ -146,7 +133,7 @@ std::string describe_checkpoint(const std::filesystem::path& path) {
   }
   if (index.order > 0) text << ", number " << index.order << " of its prefix";
   text << "\n";
-  if (index.written_at > 0) text << "written " << date_of(index.written_at) << "\n";
+  if (index.written_at > 0) text << "written " << utc_text(index.written_at) << "\n";
   if (index.score) text << "score " << *index.score << "\n";
   if (!state.of_ranks.empty()) text << "saved by " << state.of_ranks.size() << " ranks\n";
   for (const auto& [name, file] : index.files) {

@@ -2,6 +2,7 @@
 #include <trireme/cluster/cluster.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <algorithm>
 #include <array>
@@ -195,8 +196,7 @@ void check_measured(const Cluster& cluster, std::vector<std::string>& problems) 
 const DeviceKind& Cluster::device(std::string_view kind) const {
   const auto found = std::ranges::find(devices, kind, &DeviceKind::name);
   if (found != devices.end()) return *found;
-  std::string names;
-  for (const DeviceKind& each : devices) names += (names.empty() ? "" : ", ") + each.name;
+  const std::string names = list_text(devices, ", ", &DeviceKind::name);
   throw UsageError(join_message("cluster ", name, " has no device '", kind, "'"),
                    names.empty() ? "describe one: [[devices]]" : "its devices are " + names);
 }
@@ -258,10 +258,7 @@ std::vector<std::string> problems_of(const Cluster& cluster) {
 }
 
 void check_cluster(const Cluster& cluster) {
-  std::string text;
-  for (const std::string& problem : problems_of(cluster)) {
-    text += (text.empty() ? "" : "; ") + problem;
-  }
+  const std::string text = list_text(problems_of(cluster), "; ");
   if (text.empty()) return;
   throw UsageError(join_message("the description of cluster '", cluster.name, "': ", text),
                    "docs/formats/cluster.md lists all keys with their units");

@@ -6,6 +6,7 @@
 #include <trireme/base/config/suggestion.h>
 #include <trireme/base/config/toml.h>
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/base/warning.h>
 #include <trireme/cluster/known_clusters.h>
 
@@ -32,10 +33,7 @@ std::string section_text(const std::string& key, const config::Value& element) {
 
 // Refuses a description that is not complete, and warns of figures that cannot be.
 void check_as_a_whole(const Cluster& cluster, const std::string& origin) {
-  std::string text;
-  for (const std::string& problem : problems_of(cluster)) {
-    text += (text.empty() ? "" : "; ") + problem;
-  }
+  const std::string text = list_text(problems_of(cluster), "; ");
   if (!text.empty()) {
     throw ConfigError(join_message(origin, ": ", text),
                       "docs/formats/cluster.md lists all keys with their units");
@@ -175,13 +173,11 @@ Cluster read_cluster(const std::string& name_or_file) {
              std::filesystem::file_type::not_found) {
     configuration.read_file(name_or_file);
   } else {
-    std::string names;
-    for (const std::string& name : known_clusters()) names += (names.empty() ? "" : ", ") + name;
     const std::string nearest = config::did_you_mean(name_or_file, known_clusters());
     throw ConfigError(
         join_message("there is no cluster '", name_or_file, "' and no file of this name"),
         join_message(nearest, nearest.empty() ? "" : " ",
-                     "the descriptions that come with Trireme are ", names));
+                     "the descriptions that come with Trireme are ", list_text(known_clusters())));
   }
   check_as_a_whole(cluster, name_or_file);
   return cluster;
@@ -228,10 +224,7 @@ std::string to_toml(const Cluster& cluster) {
 }
 
 void write_cluster(const Cluster& cluster, const std::filesystem::path& file) {
-  const std::string text = to_toml(cluster);
-  AtomicFile written(file);
-  written.write(text);
-  written.commit();
+  write_file(file, to_toml(cluster));
 }
 
 }  // namespace trireme::cluster

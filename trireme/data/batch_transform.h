@@ -3,55 +3,18 @@
 #pragma once
 
 #include <trireme/data/batch.h>
-#include <trireme/data/philox.h>
+#include <trireme/data/named_function.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <type_traits>
-#include <utility>
 
 namespace trireme::data {
 
-/// A named operation on a batch. Cheap to copy; const methods may be called concurrently.
-class BatchTransform {
+/// A named function of a batch. It may add, drop and rename columns, but it must keep the number of
+/// rows.
+class BatchTransform : public NamedFunction<Batch> {
  public:
-  /// A function that takes a batch on the CPU and returns the batch to use instead.
-  ///
-  /// The function owns its argument and may change and return it. It may add, drop and rename
-  /// columns, but it must keep the number of rows. The data loader calls it on its worker threads,
-  /// concurrently if there are several, with autograd disabled. `random` gives random numbers that
-  /// belong to this batch.
-  using Function = std::function<Batch(Batch batch, Random& random)>;
-
-  /// Makes a transform of a function. Throws UsageError if the function is empty.
-  /// @param name the name of the transform in error messages.
-  /// @param function the function to apply.
-  BatchTransform(std::string name, Function function);
-
-  /// Makes a transform of a lambda `(Batch) -> Batch` or `(Batch, Random&) -> Batch`.
-  template <typename Callable>
-    requires std::is_invocable_r_v<Batch, Callable, Batch, Random&>
-  BatchTransform(Callable callable)  // NOLINT(google-explicit-constructor)
-      : BatchTransform("a function of the program", Function(std::move(callable))) {}
-  /// Makes a transform of a lambda `(Batch) -> Batch`, which needs no random numbers.
-  template <typename Callable>
-    requires(std::is_invocable_r_v<Batch, Callable, Batch> &&
-             !std::is_invocable_v<Callable, Batch, Random&>)
-  BatchTransform(Callable callable)  // NOLINT(google-explicit-constructor)
-      : BatchTransform("a function of the program",
-                       [callable = std::move(callable)](auto&& batch, Random&) -> Batch {
-                         return callable(std::forward<decltype(batch)>(batch));
-                       }) {}
-
-  /// Returns the name that error messages use.
-  const std::string& name() const { return name_; }
-  /// Returns the function to apply.
-  const Function& function() const { return function_; }
-
- private:
-  std::string name_;
-  Function function_;
+  using NamedFunction::NamedFunction;
 };
 
 /// The names of the columns that mixup() and cutmix() change.

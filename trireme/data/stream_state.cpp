@@ -2,8 +2,8 @@
 #include <trireme/data/stream_state.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
-#include <charconv>
 #include <optional>
 
 namespace trireme::data {
@@ -54,14 +54,12 @@ std::optional<std::string_view> take_line(std::string_view& text) {
 
 std::int64_t number_of(const std::pair<std::string, std::string>& entry, std::string_view name,
                        std::size_t line) {
-  std::int64_t number = -1;
-  const char* const end = entry.second.data() + entry.second.size();
-  const auto [rest, error] = std::from_chars(entry.second.data(), end, number);
-  if (entry.first != name || error != std::errc() || rest != end || number < 0) {
+  const auto number = parse_number<std::int64_t>(entry.second);
+  if (entry.first != name || !number || *number < 0) {
     fail(line, entry.first + std::string(kSeparator) + entry.second,
          join_message("'", name, kSeparator, "<number>'"));
   }
-  return number;
+  return *number;
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 #include <trireme/launch/slurm_lists.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
-#include <charconv>
 #include <optional>
 
 namespace trireme::launch {
@@ -19,11 +19,8 @@ constexpr std::size_t kMostEntries = 65536;
 }
 
 std::optional<int> read_number(std::string_view text) {
-  int value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || failure != std::errc{} || end != text.data() + text.size() || value < 0)
-    return std::nullopt;
-  return value;
+  const auto value = parse_number<int>(text);
+  return value && *value >= 0 ? value : std::nullopt;
 }
 
 // Splits a list at the commas outside brackets.

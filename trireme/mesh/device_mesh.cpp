@@ -20,11 +20,7 @@ namespace {
 using State = DeviceMesh::State;
 
 std::string describe(const std::vector<MeshAxis>& axes) {
-  TextWriter text;
-  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
-    text << (axis == 0 ? "" : ", ") << axes[axis].name << "=" << axes[axis].size;
-  }
-  return axes.empty() ? "no axes" : text.str();
+  return axes.empty() ? "no axes" : to_string(axes);
 }
 
 // Returns `"data"=2, "tensor"=3`. Quoting makes the text unambiguous, whatever characters names

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace trireme {
@@ -13,5 +14,11 @@ struct MeshAxis {
   std::int64_t size = 1;  ///< the number of ranks along the axis
   bool operator==(const MeshAxis&) const = default;
 };
+
+/// Returns axes as text such as `data=2, tensor=4`; empty text without axes.
+std::string to_string(std::span<const MeshAxis> axes);
+
+/// Returns the number of ranks of a mesh with these axes.
+std::int64_t num_ranks(std::span<const MeshAxis> axes);
 
 }  // namespace trireme

@@ -25,12 +25,9 @@ namespace {
 // reduced first, which is collective.
 at::Tensor own_part_of(const at::Tensor& gradient) {
   if (!has_layout(gradient)) return gradient;
-  Layout layout = layout_of(gradient);
+  const Layout layout = layout_of(gradient);
   if (!layout.has_partial()) return to_local(gradient.detach());
-  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
-    if (layout[axis].is_partial()) layout = layout.with(axis, Replicate{});
-  }
-  return to_local(redistribute(gradient.detach(), layout));
+  return to_local(redistribute(gradient.detach(), layout.without_partial()));
 }
 
 // Returns the values of a gradient. For a sparse one, these are its stored values, and values of

@@ -6,6 +6,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
 #include <trireme/graph/module_ref.h>
+#include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -132,7 +133,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank
                                const comm::Group& process_set = world().group);
 
 /// The dtype in which gradients are sent. kNone keeps their own.
-enum class Compression { kNone, kFp16, kBf16 };
+using Compression = GradientCompression;
 
 /// Options of a DistributedOptimizer. All ranks pass the same values.
 struct DistributedOptimizerOptions {

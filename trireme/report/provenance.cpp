@@ -2,6 +2,7 @@
 #include <trireme/report/provenance.h>
 
 #include <trireme/base/input_file.h>
+#include <trireme/base/text.h>
 
 #include <algorithm>
 #include <fstream>
@@ -59,16 +60,6 @@ std::optional<std::string> commit_of(const fs::path& git, const std::string& ref
   const std::size_t begin = line == std::string::npos ? 0 : line + 1;
   const std::string text = packed.substr(begin, end - begin);
   return is_revision(text) ? std::optional(text) : std::nullopt;
-}
-
-std::string shell_quoted(const std::string& argument) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) return argument;
-  std::string text = "'";
-  for (const char character : argument)
-    text += character == '\'' ? std::string("'\\''") : std::string(1, character);
-  return text + "'";
 }
 
 }  // namespace

@@ -3,11 +3,10 @@
 
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
 #include <trireme/base/text.h>
 
 #include <algorithm>
-#include <charconv>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <utility>
@@ -84,11 +83,7 @@ class Parser {
   }
 
   static std::optional<int> whole_number(std::string_view text) {
-    int number = 0;
-    if (text.empty() || text.front() == '-') return std::nullopt;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (failure != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-    return number;
+    return text.starts_with('-') ? std::nullopt : parse_number<int>(text);
   }
 
   void read(const Line& line) {
@@ -215,25 +210,16 @@ Schedule parse_schedule(std::string_view text, std::string_view source) {
 }
 
 Schedule read_schedule(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  const bool is_empty = stream.peek() == std::ifstream::traits_type::eof() && !stream.bad();
-  TextWriter text;
-  if (!stream.is_open() || (!is_empty && !(text << stream.rdbuf()))) {
+  const auto text = read_any_file(file);
+  if (!text) {
     throw DataError(join_message(file.string(), " cannot be read"),
                     "name a file that `trireme schedule --output` or write_schedule made");
   }
-  return parse_schedule(text.view(), file.string());
+  return parse_schedule(*text, file.string());
 }
 
 void write_schedule(const Schedule& schedule, const std::filesystem::path& file) {
-  const std::string text = to_text(schedule);
-  try {
-    AtomicFile written(file);
-    written.write(text);
-    written.commit();
-  } catch (const CheckpointError& error) {  // thrown by AtomicFile; its message has a hint
-    throw DataError(error.what(), "");
-  }
+  write_file_or_throw<DataError>(file, to_text(schedule));
 }
 
 }  // namespace trireme::schedule

@@ -13,10 +13,7 @@ double Timeline::bubble_rate() const {
   return longest_rank_time > 0 ? 1 - compute_time / longest_rank_time : 0;
 }
 
-Timeline simulate_verified(const Schedule& schedule, const Times& times, const Messages& messages) {
-  Walk walked = walk(schedule, messages, times);
-  TRIREME_CHECK(walked.blocked.empty());
-  Timeline timeline{.ranks = std::move(walked.ranks)};
+void summarize(Timeline& timeline) {
   double first_begin = 0;
   bool has_begun = false;
   for (const auto& spans : timeline.ranks) {
@@ -32,7 +29,14 @@ Timeline simulate_verified(const Schedule& schedule, const Times& times, const M
     }
   }
   timeline.step_time -= first_begin;
-  timeline.compute_time /= static_cast<double>(schedule.ranks.size());
+  timeline.compute_time /= static_cast<double>(timeline.ranks.size());
+}
+
+Timeline simulate_verified(const Schedule& schedule, const Times& times, const Messages& messages) {
+  Walk walked = walk(schedule, messages, times);
+  TRIREME_CHECK(walked.blocked.empty());
+  Timeline timeline{.ranks = std::move(walked.ranks)};
+  summarize(timeline);
   return timeline;
 }
 

@@ -28,6 +28,9 @@ struct Timeline {
   double bubble_rate() const;
 };
 
+/// Sets the times of a timeline from the spans in its `ranks`. The other times are 0 before.
+void summarize(Timeline& timeline);
+
 /// Verifies a schedule and computes its times. With listed messages, a send starts at its position
 /// and a receive waits for its message. Without messages, results reach other ranks as soon as they
 /// exist. Throws UsageError if the schedule cannot be executed, or if `times` do not match it.

@@ -57,23 +57,6 @@ void expect_plain(const at::Tensor& tensor, const char* what) {
   }
 }
 
-// The layout of the gradient of a tensor with that layout. Gradients do not arrive as Partial.
-Layout without_partial(Layout layout) {
-  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
-    if (layout[axis].is_partial()) layout = layout.with(axis, Replicate{});
-  }
-  return layout;
-}
-
-// The geometry of a tensor without gaps whose dims are nested as `strides` say. The strides must be
-// equal on all ranks, so they come from the global tensor and not from this rank's part.
-Geometry global_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  Geometry geometry;
-  geometry.sizes.assign(sizes.begin(), sizes.end());
-  geometry.strides = tensor::dense_strides(strides, sizes);
-  return geometry;
-}
-
 // Returns `local` in memory whose dims are nested as `strides` say; no copy where they are already.
 at::Tensor in_order(const at::Tensor& local, c10::IntArrayRef strides) {
   if (local.dim() != static_cast<std::int64_t>(strides.size())) return local;  // a flat range
@@ -99,7 +82,7 @@ at::Tensor part_of_full(const at::Tensor& full, const Layout& layout) {
 at::Tensor wrapped(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes,
                    c10::IntArrayRef strides) {
   install_once();
-  return tensor::wrap(in_order(local, strides), layout, global_geometry(sizes, strides));
+  return tensor::wrap(in_order(local, strides), layout, tensor::dense_geometry(sizes, strides));
 }
 
 at::Tensor wrapped(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
@@ -202,7 +185,7 @@ void distribute_in_place(const at::Tensor& tensor, const Layout& layout) {
   const at::NoGradGuard no_grad;
   const at::Tensor local = in_order(part_of_full(tensor.detach(), layout), tensor.strides());
   tensor::convert_in_place(tensor, local, layout,
-                           global_geometry(tensor.sizes(), tensor.strides()));
+                           tensor::dense_geometry(tensor.sizes(), tensor.strides()));
 }
 
 namespace {
@@ -216,7 +199,7 @@ at::Tensor from_part(const at::Tensor& local, const Layout& layout, c10::IntArra
         "give the part that local_sizes() tells, or leave the sizes out");
   }
   const std::vector<std::int64_t> global(sizes.begin(), sizes.end());
-  const Layout of_gradient = without_partial(layout);
+  const Layout of_gradient = layout.without_partial();
   return Mapped::apply(
       local,
       // Detached: autograd goes on through this node, not through the history of the part.
@@ -259,7 +242,7 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout) {
 at::Tensor to_local(const at::Tensor& tensor) {
   expect_distributed(tensor, "to_local");
   const Layout layout = layout_of(tensor);
-  const Layout of_gradient = without_partial(layout);
+  const Layout of_gradient = layout.without_partial();
   const std::vector<std::int64_t> sizes(tensor.sizes().begin(), tensor.sizes().end());
   return Mapped::apply(
       tensor,
@@ -281,7 +264,7 @@ at::Tensor to_local(const at::Tensor& tensor) {
 at::Tensor full(const at::Tensor& tensor) {
   if (!has_layout(tensor)) return tensor;
   const Layout layout = layout_of(tensor);
-  const Layout of_gradient = without_partial(layout);
+  const Layout of_gradient = layout.without_partial();
   return Mapped::apply(
       tensor,
       [layout](const at::Tensor& distributed) {
@@ -301,7 +284,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout) {
   expect_distributed(tensor, "redistribute");
   const Layout before = layout_of(tensor);
   if (before == layout) return tensor;
-  const Layout of_gradient = without_partial(before);
+  const Layout of_gradient = before.without_partial();
   return Mapped::apply(
       tensor,
       [layout](const at::Tensor& distributed) {

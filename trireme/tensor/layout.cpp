@@ -242,6 +242,15 @@ Layout Layout::with(int axis, Placement placement) const {
   return {its_mesh, changed};
 }
 
+Layout Layout::without_partial() const {
+  if (!has_partial()) return *this;
+  Layout reduced = *this;
+  for (int axis = 0; axis < static_cast<int>(placements().size()); ++axis) {
+    if ((*this)[axis].is_partial()) reduced = reduced.with(axis, Replicate{});
+  }
+  return reduced;
+}
+
 std::string Layout::to_string() const {
   return defined() ? describe(mesh(), placements()) : "plain";
 }

@@ -97,6 +97,10 @@ class Layout {
   /// the constructor does, and for an axis that the mesh does not have.
   Layout with(int axis, Placement placement) const;
 
+  /// Returns this layout with Replicate in place of every Partial. Gradients arrive in such
+  /// layouts.
+  Layout without_partial() const;
+
   /// Returns text such as `[data: Shard(0), tensor: Replicate]`; `plain` for an undefined layout.
   std::string to_string() const;
 

@@ -2,6 +2,7 @@
 #include <trireme/tensor/operator_strategy.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/per_call/intercept.h>
 #include <trireme/tensor/per_call/parts.h>
@@ -11,15 +12,8 @@
 namespace trireme {
 
 std::string to_string(const OperatorStrategy& strategy) {
-  std::string text = "{";
-  for (std::size_t i = 0; i < strategy.size(); ++i) {
-    text += std::string(i == 0 ? "" : ", ") + '{';
-    for (std::size_t dim = 0; dim < strategy[i].size(); ++dim) {
-      text += (dim == 0 ? "" : ", ") + std::to_string(strategy[i][dim]);
-    }
-    text += '}';
-  }
-  return text + '}';
+  const auto braced = [](const auto& dims) { return "{" + list_text(dims) + "}"; };
+  return "{" + list_text(strategy, ", ", braced) + "}";
 }
 
 DeviceMesh devices_mesh(const comm::Group& group) {

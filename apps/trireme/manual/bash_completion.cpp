@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/text.h>
+
 #include <apps/trireme/manual/completions.h>
 
 namespace trireme::apps {
@@ -59,14 +61,8 @@ constexpr const char* kWalk = R"(_trireme() {
 complete -F _trireme trireme
 )";
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
 std::string kind_of(const Argument& argument) {
-  if (!argument.choices.empty()) return joined(argument.choices);
+  if (!argument.choices.empty()) return list_text(argument.choices, " ");
   return argument.is_number ? "<number>" : "<file>";
 }
 
@@ -118,8 +114,8 @@ std::string bash_completion(const Command& program) {
     for (const Argument& argument : command.positionals) {
       below.insert(below.end(), argument.choices.begin(), argument.choices.end());
     }
-    if (!below.empty()) words += line(quoted, joined(below));
-    options += line(quoted, joined(of_options));
+    if (!below.empty()) words += line(quoted, list_text(below, " "));
+    options += line(quoted, list_text(of_options, " "));
   });
   const std::string begin = " {\n    REPLY=\n    case \"$1\" in\n";
   const std::string end = "    esac\n}\n\n";

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/text.h>
+
 #include <apps/trireme/manual/completions.h>
 
 #include <string_view>
@@ -41,8 +43,7 @@ std::string walk(const std::string& takes_value, const std::string& names,
 }
 
 std::string value_of(const Argument& argument) {
-  std::string words;
-  for (const std::string& choice : argument.choices) words += (words.empty() ? "" : " ") + choice;
+  const std::string words = list_text(argument.choices, " ");
   if (!words.empty()) return " -x -a " + quoted(words);
   return argument.is_number ? " -x" : " -r -F";
 }

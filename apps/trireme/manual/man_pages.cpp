@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <apps/trireme/manual/man_pages.h>
 
+#include <trireme/base/text.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -90,11 +92,7 @@ std::string arguments(const std::vector<Argument>& list) {
   std::string result;
   for (const Argument& argument : list) {
     const bool is_option = argument.names.front().starts_with('-');
-    std::string names;
-    for (const std::string& name : argument.names) {
-      names += (names.empty() ? "" : ", ") + (is_option ? bold(name) : italic(name));
-    }
-    result += ".TP\n" + names;
+    result += ".TP\n" + list_text(argument.names, ", ", is_option ? bold : italic);
     if (is_option && !argument.is_flag()) result += " " + italic(argument.value);
     result +=
         "\n" + escaped(argument.description.empty() ? "No description" : argument.description);

@@ -31,9 +31,7 @@ std::string completion(const std::string& shell, const Command& program) {
 void write_pages(const Command& program, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   for (const auto& [name, text] : man_pages(program, TRIREME_VERSION)) {
-    AtomicFile file(folder / name);
-    file.write(text);
-    file.commit();
+    write_file(folder / name, text);
   }
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/text.h>
+
 #include <apps/trireme/manual/completions.h>
 
 #include <algorithm>
@@ -30,15 +32,11 @@ std::string quoted(std::string_view text, std::string_view letters) {
 // What stands behind the last colon: how a value is completed. A blank shows the name alone.
 std::string action(const Argument& argument) {
   if (argument.choices.empty()) return argument.is_number ? " " : "_files";
-  std::string words;
-  for (const std::string& choice : argument.choices) words += (words.empty() ? "" : " ") + choice;
-  return "(" + words + ")";
+  return "(" + list_text(argument.choices, " ") + ")";
 }
 
 std::string specification(const Argument& option, const std::string& name) {
-  std::string names;
-  for (const std::string& each : option.names) names += (names.empty() ? "" : " ") + each;
-  std::string result = option.is_repeated ? "*" : "(" + names + ")";
+  std::string result = option.is_repeated ? "*" : "(" + list_text(option.names, " ") + ")";
   result += name;
   if (!option.is_flag()) result += name.starts_with("--") ? "=" : "+";
   result += "[" + quoted(option.description, "[]\\") + "]";

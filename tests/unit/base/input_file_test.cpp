@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <tests/temporary_folder.h>
 
+#include <cerrno>
+
 namespace trireme {
 namespace {
 
@@ -48,6 +50,16 @@ TEST(InputFile, HasTheCauseWhereReadingFails) {
   input.bytes = 1;
   EXPECT_EQ(read_text(input, 1), std::nullopt);
   EXPECT_THAT(input.problem, testing::HasSubstr("cannot be read: Input/output error (errno 5)"));
+}
+
+TEST(InputFile, OfAnyKindIsReadToItsEnd) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(read_any_file(folder.write("file", std::string("a\0b", 3))), std::string("a\0b", 3));
+  EXPECT_EQ(read_any_file(folder.write("empty", "")), "");
+  EXPECT_EQ(read_any_file("/dev/null"), "");
+  EXPECT_EQ(read_any_file(folder.path()), std::nullopt);
+  EXPECT_EQ(read_any_file(folder / "missing"), std::nullopt);
+  EXPECT_EQ(errno, ENOENT);
 }
 
 }  // namespace

@@ -72,5 +72,24 @@ TEST(Text, ThatIsPrintableHasNoControlCharacters) {
   EXPECT_EQ(printable("\xc2"), "\xc2");
 }
 
+TEST(Text, OfAListHasSeparators) {
+  EXPECT_EQ(list_text(std::vector<int>{}), "");
+  EXPECT_EQ(list_text(std::vector<int>{1000, 2}), "1000, 2");
+  EXPECT_EQ(list_text(std::vector<std::string>{"", "b"}, ";"), ";b");
+  EXPECT_EQ(list_text(std::vector<std::string>{"ab", "c"}, " ", &std::string::size), "2 1");
+}
+
+TEST(Text, ForAShellLeavesPlainWordsAndProtectsOthers) {
+  EXPECT_EQ(shell_quoted("./a-b_c.d/e=f"), "./a-b_c.d/e=f");
+  EXPECT_EQ(shell_quoted(""), "''");
+  EXPECT_EQ(shell_quoted("a b"), "'a b'");
+  EXPECT_EQ(shell_quoted("it's"), "'it'\\''s'");
+}
+
+TEST(Text, OfATimeIsInUtc) {
+  EXPECT_EQ(utc_text(0), "1970-01-01 00:00:00 UTC");
+  EXPECT_EQ(utc_text(1769851800), "2026-01-31 09:30:00 UTC");
+}
+
 }  // namespace
 }  // namespace trireme

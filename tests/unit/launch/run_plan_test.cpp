@@ -107,12 +107,5 @@ TEST(RunPlan, LaterHostsHostNoStore) {
   EXPECT_EQ(plan.ranks.at(1).rank, 3);
 }
 
-TEST(ShellQuote, LeavesPlainWordsAndProtectsOthers) {
-  EXPECT_EQ(shell_quote("./a-b_c.d/e=f"), "./a-b_c.d/e=f");
-  EXPECT_EQ(shell_quote(""), "''");
-  EXPECT_EQ(shell_quote("a b"), "'a b'");
-  EXPECT_EQ(shell_quote("it's"), "'it'\\''s'");
-}
-
 }  // namespace
 }  // namespace trireme::launch

@@ -228,5 +228,13 @@ TEST(Layout, ExplainsFlatRangesThatDoNotCoverOnce) {
   EXPECT_TRUE(Layout(mesh, {FlatShard{{{99, 0}, {0, 7}}}, Partial{}}).has_flat_shard());
 }
 
+TEST(Layout, WithoutPartialIsReplicatedThere) {
+  const DeviceMesh mesh = mesh_2x3();
+  const Layout cut(mesh, {Shard{0}, Replicate{}});
+  EXPECT_EQ(Layout(mesh, {Shard{0}, Partial{}}).without_partial(), cut);
+  EXPECT_EQ(cut.without_partial(), cut);
+  EXPECT_EQ(Layout().without_partial(), Layout());
+}
+
 }  // namespace
 }  // namespace trireme

@@ -16,6 +16,7 @@
 #include <trireme/base/config/duration.h>
 #include <trireme/base/config/suggestion.h>
 #include <trireme/base/config/value.h>
+#include <trireme/base/text.h>
 
 #include <array>
 #include <charconv>
@@ -121,10 +122,8 @@ struct Codec<T> {
     if (const auto* integer = value.get<std::int64_t>()) return static_cast<T>(*integer);
     if (const auto* number = value.get<double>()) return narrow(*number);
     if (const auto* text = value.get<std::string>(); text != nullptr && value.typed) {
-      double number = 0;  // `.5` and `1e-3.` are not TOML, but accepted on the command line
-      const auto [rest, failure] =
-          std::from_chars(text->data(), text->data() + text->size(), number);
-      if (failure == std::errc{} && rest == text->data() + text->size()) return narrow(number);
+      // `.5` and `1e-3.` are not TOML, but accepted on the command line
+      if (const auto number = parse_number<double>(*text)) return narrow(*number);
     }
     return std::nullopt;
   }

@@ -212,12 +212,7 @@ std::string Configuration::to_toml() const {
   return text;
 }
 
-void Configuration::save(const std::filesystem::path& file) const {
-  const std::string text = to_toml();
-  AtomicFile written(file);
-  written.write(text);
-  written.commit();
-}
+void Configuration::save(const std::filesystem::path& file) const { write_file(file, to_toml()); }
 
 std::map<std::string, std::string> Configuration::to_texts() const {
   std::map<std::string, std::string> texts;

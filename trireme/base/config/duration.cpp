@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/config/duration.h>
 
+#include <trireme/base/text.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -22,12 +24,6 @@ constexpr std::array<Unit, 7> kUnits = {{{"ns", 1},
                                          {"min", 60'000'000'000},
                                          {"h", 3'600'000'000'000},
                                          {"d", 86'400'000'000'000}}};
-
-std::string_view without_spaces(std::string_view text) {
-  while (text.starts_with(' ')) text.remove_prefix(1);
-  while (text.ends_with(' ')) text.remove_suffix(1);
-  return text;
-}
 
 std::string_view name_of(std::int64_t unit_ns) {
   const auto* const found = std::ranges::find(kUnits, unit_ns, &Unit::ns);
@@ -74,9 +70,7 @@ std::string duration_text(std::int64_t count, std::int64_t period_ns) {
 }
 
 std::string duration_text(double count, std::int64_t period_ns) {
-  std::array<char, 32> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), count).ptr;
-  return std::string(digits.data(), end) + " " + std::string(name_of(period_ns));
+  return shortest_text(count) + " " + std::string(name_of(period_ns));
 }
 
 }  // namespace trireme::config

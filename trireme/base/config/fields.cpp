@@ -10,12 +10,6 @@ namespace {
 
 constexpr std::size_t kMostListed = 12;
 
-std::string without_spaces(const std::string& text) {
-  const std::size_t first = text.find_first_not_of(' ');
-  if (first == std::string::npos) return "";
-  return text.substr(first, text.find_last_not_of(' ') - first + 1);
-}
-
 // Returns the key that was probably meant: one with a similar spelling, or one with the same name
 // in another table.
 std::optional<std::string> meant(const std::string& key, const std::vector<std::string>& keys) {
@@ -61,16 +55,13 @@ std::optional<Value::List> elements_of(const Value& value) {
   Value::List elements;
   TextReader typed(*value.typed);
   for (std::string element; std::getline(typed, element, ',');) {
-    elements.push_back(typed_value(without_spaces(element), value.origin));
+    elements.push_back(typed_value(std::string(without_spaces(element)), value.origin));
   }
   return elements;
 }
 
 std::string Fields::key_of(std::string_view name) const {
-  const auto fits = [](char letter) {
-    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
-           (letter >= '0' && letter <= '9') || letter == '_';
-  };
+  const auto fits = [](char letter) { return is_ascii_alphanumeric(letter) || letter == '_'; };
   if (name.empty() || !std::ranges::all_of(name, fits)) {
     throw UsageError(join_message("a setting is called '", prefix_, name,
                                   "', expected letters, digits and underscores"),

@@ -10,8 +10,6 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
@@ -138,17 +136,14 @@ std::string quoted(const std::string& text) {
 
 std::string number_text(double number) {
   if (std::isnan(number)) return "nan";
-  std::array<char, 32> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
-  std::string text(digits.data(), end);
+  std::string text = shortest_text(number);
   if (text.find_first_of(".einf") == std::string::npos) text += ".0";
   return text;
 }
 
 bool is_bare(const std::string& key) {
   const auto fits = [](char letter) {
-    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
-           (letter >= '0' && letter <= '9') || letter == '_' || letter == '-';
+    return is_ascii_alphanumeric(letter) || letter == '_' || letter == '-';
   };
   return !key.empty() && std::all_of(key.begin(), key.end(), fits);
 }

@@ -3,9 +3,9 @@
 
 #include <trireme/base/config/toml.h>
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <algorithm>
-#include <charconv>
 #include <tuple>
 
 namespace trireme::config {
@@ -26,12 +26,10 @@ Value& entry_of(Value::Table& table, std::string_view key, const Origin& origin)
 // Returns the element at an index; the index after the last one appends an element. Returns nullptr
 // for any other index.
 Value* element_of(Value::List& list, const std::string& index) {
-  std::size_t number = 0;
-  const char* const end = index.data() + index.size();
-  const auto result = std::from_chars(index.data(), end, number);
-  if (result.ec != std::errc{} || result.ptr != end || number > list.size()) return nullptr;
-  if (number == list.size()) list.push_back({.data = Value::Table{}});
-  return &list[number];
+  const auto number = parse_number<std::size_t>(index);
+  if (!number || *number > list.size()) return nullptr;
+  if (*number == list.size()) list.push_back({.data = Value::Table{}});
+  return &list[*number];
 }
 
 void set_origin(Value& value, const Origin& origin) {

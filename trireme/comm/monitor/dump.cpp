@@ -173,11 +173,10 @@ std::filesystem::path write_dump(const std::filesystem::path& folder, const Dump
   try {
     std::filesystem::create_directories(folder);
     const std::filesystem::path path = folder / file_name(dump);
-    AtomicFile file(path);
     // A label that was truncated may end within a UTF-8 character.
-    file.write(to_json(dump).dump(1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace) +
-               "\n");
-    file.commit();
+    write_file(
+        path,
+        to_json(dump).dump(1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace) + "\n");
     return path;
   } catch (const std::exception&) {
     return {};

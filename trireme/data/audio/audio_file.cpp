@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/data/audio/wav.h>
+#include <trireme/data/files/check_is_file.h>
 
 #include <ATen/ops/empty.h>
 #include <sndfile.h>
@@ -33,10 +34,7 @@ using File = std::unique_ptr<SNDFILE, Close>;
 // overwrites. The lock keeps it until it is read.
 File open(const std::filesystem::path& path, SF_INFO& info) {
   static std::mutex opening;
-  if (!std::filesystem::is_regular_file(path)) {
-    throw DataError(join_message("no file ", path.string()),
-                    "check the path, and the folder that the program was started in");
-  }
+  check_is_file(path);
   const std::lock_guard lock(opening);
   File file(::sf_open(path.c_str(), SFM_READ, &info));
   if (!file) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <algorithm>
 #include <string>
@@ -13,9 +14,7 @@ namespace trireme::data::detail {
 
 /// Returns the names joined as `'image', 'label'`.
 inline std::string quoted(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
-  return text;
+  return list_text(names, ", ", [](const std::string& name) { return "'" + name + "'"; });
 }
 
 /// Returns the position of `name`. Throws UsageError with the list of names if it is not there.

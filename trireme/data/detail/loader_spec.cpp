@@ -2,6 +2,7 @@
 #include <trireme/data/detail/loader_spec.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/data/detail/column_names.h>
 
 #include <ios>
@@ -9,14 +10,6 @@
 
 namespace trireme::data::detail {
 namespace {
-
-std::string joined(const std::vector<std::int64_t>& numbers) {
-  std::string text;
-  for (const std::int64_t number : numbers) {
-    text += (text.empty() ? "" : ", ") + std::to_string(number);
-  }
-  return text;
-}
 
 std::string_view name_of(LastBatch last) {
   switch (last) {
@@ -59,8 +52,8 @@ std::string batch_text(const LoaderSpec& spec) {
   if (!spec.buckets) {
     return join_message(spec.rows, " rows, the last one ", name_of(spec.last));
   }
-  return join_message("buckets at ", joined(spec.buckets->buckets.boundaries), " with ",
-                      joined(spec.buckets->buckets.rows), " rows, the last ones ",
+  return join_message("buckets at ", list_text(spec.buckets->buckets.boundaries), " with ",
+                      list_text(spec.buckets->buckets.rows), " rows, the last ones ",
                       name_of(spec.last), ", lengths ", std::hex, spec.buckets->digest);
 }
 
@@ -89,7 +82,7 @@ std::string padding_text(const LoaderSpec& spec) {
   std::string text;
   for (const auto& [column, padding] : spec.padded) {
     text += join_message(text.empty() ? "" : "; ", column, ": dimensions ",
-                         joined(padding.dimensions), ", value ", padding.value, ", ");
+                         list_text(padding.dimensions), ", value ", padding.value, ", ");
     text += padding.length ? join_message("length ", *padding.length)
                            : join_message("multiple of ", padding.multiple);
   }
@@ -144,7 +137,7 @@ std::int64_t LoaderSpec::samples_per_pass() const {
     return kept;
   }
   const std::string rows_text =
-      buckets ? join_message("of the buckets have ", joined(buckets->buckets.rows))
+      buckets ? join_message("of the buckets have ", list_text(buckets->buckets.rows))
               : join_message("has ", rows);
   throw UsageError(join_message("not one batch: the batch", buckets ? "es " : " ", rows_text,
                                 " rows, but shard ", shard.index, " of ", shard.count, " has ",

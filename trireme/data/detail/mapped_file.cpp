@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/unique_fd.h>
+#include <trireme/data/files/check_is_file.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -24,10 +25,7 @@ namespace {
 }  // namespace
 
 at::Tensor map_file(const std::filesystem::path& path) {
-  if (!std::filesystem::is_regular_file(path)) {
-    throw DataError(join_message("no file ", path.string()),
-                    "check the path, and the folder that the program was started in");
-  }
+  check_is_file(path);
   const std::size_t bytes = std::filesystem::file_size(path);
   if (bytes == 0) return at::empty({0}, at::kByte);  // mmap rejects a length of 0.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

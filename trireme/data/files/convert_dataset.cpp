@@ -84,9 +84,7 @@ Conversion fashion_mnist_to_cifar10(const fs::path& from, const fs::path& to, st
                   to / join_message("data_batch_", i + 1, ".bin"));
   }
   write_records(test, 0, written.test, to / "test_batch.bin");
-  AtomicFile names(to / "batches.meta.txt");
-  names.write(kClassNames);
-  names.commit();
+  write_file(to / "batches.meta.txt", kClassNames);
   return written;
 }
 

@@ -2,6 +2,7 @@
 #include <trireme/data/files/npy_format.h>
 
 #include <trireme/base/error.h>
+#include <trireme/data/files/check_is_file.h>
 
 #include <algorithm>
 #include <charconv>
@@ -225,10 +226,7 @@ NpyHeader parse(const fs::path& path, const std::string& text, std::size_t begin
 }  // namespace
 
 NpyHeader read_npy_header(const fs::path& path) {
-  if (!fs::is_regular_file(path)) {
-    throw DataError(join_message("no file ", path.string()),
-                    "check the path, and the folder that the program was started in");
-  }
+  check_is_file(path);
   std::ifstream stream(path, std::ios::binary);
   const std::size_t length = read_preamble(path, stream);
   const auto begin = static_cast<std::size_t>(stream.tellg());

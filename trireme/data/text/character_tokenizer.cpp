@@ -77,9 +77,7 @@ CharacterTokenizer CharacterTokenizer::read(const std::filesystem::path& path) {
 void CharacterTokenizer::write(const std::filesystem::path& path) const {
   json characters = json::array();
   for (const char32_t character : *characters_) characters.push_back(detail::utf8_of(character));
-  AtomicFile file(path);
-  file.write(json{{kKey, std::move(characters)}}.dump() + "\n");
-  file.commit();
+  write_file(path, json{{kKey, std::move(characters)}}.dump() + "\n");
 }
 
 std::vector<std::int64_t> CharacterTokenizer::encode(std::string_view text) const {

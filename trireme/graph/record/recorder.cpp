@@ -8,14 +8,13 @@
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/results.h>
-#include <trireme/tensor/rules/sizes.h>
+#include <trireme/tensor/fallback.h>
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <utility>
@@ -45,13 +44,7 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 c10::DispatchKey registered_key() {
-  // Never destroyed: LibTorch's dispatcher may be destroyed first.
-  static const auto* const library = [] {
-    auto* made = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-    made->fallback(torch::CppFunction::makeFromBoxedFunction<&on_operator>());
-    return made;
-  }();
-  static_cast<void>(library);
+  tensor::install_fallback<&on_operator>(kKey);
   return kKey;
 }
 
@@ -247,13 +240,10 @@ void Recorder::stand_in(const at::Tensor& tensor) const {
     const at::Tensor base(tensor._base());
     if (!tensor::is_wrapper(base)) stand_in(base);
   }
-  const auto strides = tensor::dense_strides(tensor.strides(), tensor.sizes());
-  const at::Tensor global = at::empty_strided(
-      tensor.sizes(), strides, at::TensorOptions().dtype(tensor.dtype()).device(at::kMeta));
-  const tensor::Geometry geometry = {.sizes = {tensor.sizes().begin(), tensor.sizes().end()},
-                                     .strides = strides,
-                                     .offset = 0,
-                                     .example = {}};
+  const tensor::Geometry geometry = tensor::dense_geometry(tensor.sizes(), tensor.strides());
+  const at::Tensor global =
+      at::empty_strided(tensor.sizes(), geometry.strides,
+                        at::TensorOptions().dtype(tensor.dtype()).device(at::kMeta));
   tensor::convert_in_place(tensor, tensor::meta_part(global, replicated_), replicated_, geometry);
 }
 

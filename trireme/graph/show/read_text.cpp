@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
 #include <trireme/base/text.h>
 #include <trireme/graph/module_path.h>
 #include <trireme/graph/show/detail/json_reader.h>
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <unordered_set>
 #include <utility>
 
@@ -269,14 +269,12 @@ Graph parse_graph(std::string_view text, std::string_view source) {
 }
 
 Graph read_graph(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  const bool is_empty = stream.peek() == std::ifstream::traits_type::eof() && !stream.bad();
-  TextWriter text;
-  if (!stream.is_open() || (!is_empty && !(text << stream.rdbuf()))) {
+  const auto text = read_any_file(file);
+  if (!text) {
     throw DataError(join_message(file.string(), " cannot be read: ", describe_errno(errno)),
                     "name a file that write_graph made");
   }
-  return parse_graph(text.view(), file.string());
+  return parse_graph(*text, file.string());
 }
 
 }  // namespace trireme::graph

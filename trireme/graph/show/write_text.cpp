@@ -164,14 +164,7 @@ std::string to_text(const Graph& graph) {
 }
 
 void write_graph(const Graph& graph, const std::filesystem::path& file) {
-  const std::string text = to_text(graph);
-  try {
-    AtomicFile written(file);
-    written.write(text);
-    written.commit();
-  } catch (const CheckpointError& error) {  // thrown by AtomicFile; its message includes a hint
-    throw DataError(error.what(), "");
-  }
+  write_file_or_throw<DataError>(file, to_text(graph));
 }
 
 }  // namespace trireme::graph

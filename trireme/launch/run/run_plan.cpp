@@ -183,26 +183,17 @@ void add_variable(RunPlan& plan, const std::string& name, const std::string& val
   }
 }
 
-std::string shell_quote(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 std::string describe(const RunPlan& plan) {
   TextWriter text;
   for (const RankPlan& rank : plan.ranks) {
     for (const auto& [name, value] : rank.variables)
-      text << name << '=' << shell_quote(value) << ' ';
+      text << name << '=' << shell_quoted(value) << ' ';
     for (std::size_t i = 0; i < rank.cores.size(); ++i)
       text << (i == 0 ? "taskset -c " : ",") << rank.cores[i];
     if (!rank.cores.empty()) text << ' ';
-    text << shell_quote(plan.program);
+    text << shell_quoted(plan.program);
     for (std::size_t i = 1; i < plan.command.size(); ++i)
-      text << ' ' << shell_quote(plan.command[i]);
+      text << ' ' << shell_quoted(plan.command[i]);
     text << '\n';
   }
   return text.str();

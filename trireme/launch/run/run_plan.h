@@ -55,9 +55,6 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
 /// Sets a variable for every rank, replacing an earlier value.
 void add_variable(RunPlan& plan, const std::string& name, const std::string& value);
 
-/// Quotes a word for a POSIX shell if necessary.
-std::string shell_quote(const std::string& word);
-
 /// Returns one line per rank: `RANK=0 WORLD_SIZE=2 … taskset -c 0-1 program argument`.
 std::string describe(const RunPlan& plan);
 

@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 
 namespace trireme::launch {
@@ -168,16 +167,13 @@ void remove_file_of(c10d::Store& store) {
 std::string exit_key(int rank) { return join_message("exit/", rank); }
 
 PeerInfo own_peer_info(const Identity& identity) {
-  std::ifstream boot_file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(boot_file, boot);
   std::error_code unreadable;
   const auto network = std::filesystem::read_symlink("/proc/self/ns/net", unreadable);
   const auto processes = std::filesystem::read_symlink("/proc/self/ns/pid", unreadable);
   return {.world_size = identity.world_size,
           .process_id = ::getpid(),
           .host = host_name(),
-          .machine = boot + " " + network.string(),
+          .machine = boot_id() + " " + network.string(),
           .process_space = processes.string(),
           .torch_version = TORCH_VERSION};
 }

@@ -48,9 +48,7 @@ void check_explainable(const Plan& plan) {
                                   " ranks along pipe, which communicate as their schedule says"),
                      "explain it without that axis, and print the schedule: trireme schedule");
   }
-  std::int64_t ranks = 1;
-  for (const MeshAxis& axis : plan.mesh) ranks *= axis.size;
-  check_plan(plan, {.ranks = static_cast<int>(ranks)});
+  check_plan(plan, {.ranks = static_cast<int>(num_ranks(plan.mesh))});
 }
 
 DeviceMesh mesh_of(const Plan& plan, const DeviceMesh& given) {

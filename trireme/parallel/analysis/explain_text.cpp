@@ -217,14 +217,6 @@ class Sums {
   std::vector<std::pair<Key, Sum>> sums_;
 };
 
-std::string describe(const std::vector<MeshAxis>& axes) {
-  std::string text;
-  for (const MeshAxis& axis : axes) {
-    text += join_message(text.empty() ? "" : ", ", axis.name, "=", axis.size);
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string to_string(const Explanation& explanation) {
@@ -244,8 +236,8 @@ std::string to_string(const Explanation& explanation) {
   }
   for (const ExplainedCommunication& line : explanation.gradients) sums.add(line, "gradients");
 
-  text << "mesh " << describe(explanation.axes) << "; layouts over " << explanation.mesh.to_string()
-       << ": R whole, S0 cut along dim 0, P a sum still to be "
+  text << "mesh " << to_string(explanation.axes) << "; layouts over "
+       << explanation.mesh.to_string() << ": R whole, S0 cut along dim 0, P a sum still to be "
        << "made; > is moved to\n";
   text << "\nforward\n";
   tables[0].write(text);

@@ -142,17 +142,7 @@ Plan plan_of(const DistributedOptimizerOptions& options) {
   }
   plan.gradient_reduction = options.op == Sum ? GradientReduction::kSum : GradientReduction::kMean;
   plan.gradient_predivide = options.gradient_predivide_factor;
-  switch (options.compression) {
-    case Compression::kNone:
-      plan.wire = GradientCompression::kNone;
-      break;
-    case Compression::kFp16:
-      plan.wire = GradientCompression::kFp16;
-      break;
-    case Compression::kBf16:
-      plan.wire = GradientCompression::kBf16;
-      break;
-  }
+  plan.wire = options.compression;
   return plan;
 }
 

@@ -6,13 +6,12 @@
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/horovod/calls.h>
-#include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/module/named_tensors.h>
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <typeinfo>
-#include <unordered_set>
 
 namespace trireme::hvd {
 namespace {
@@ -23,14 +22,6 @@ detail::Mistake mistake_of_root(int root_rank, const comm::Group& group) {
   if (root_rank >= 0 && root_rank < group.size()) return {};
   return {join_message("root_rank is ", root_rank, ", expected 0 to ", group.size() - 1),
           "give a rank of the process set"};
-}
-
-std::vector<NamedTensor> to_tensors(const torch::OrderedDict<std::string, at::Tensor>& items) {
-  std::vector<NamedTensor> tensors;
-  for (const auto& item : items) {
-    if (item.value().defined()) tensors.push_back({item.key(), item.value()});
-  }
-  return tensors;
 }
 
 void broadcast_all(const std::vector<at::Tensor>& tensors, int root_rank,
@@ -103,11 +94,8 @@ std::string describe(const torch::optim::Optimizer& optimizer, int root_rank) {
 NamedParameters named_parameters(ConstModuleRef given, const std::string& prefix) {
   const torch::nn::Module& module = *given;
   NamedParameters parameters;
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (const auto& item : module.named_parameters()) {
-    if (!item.value().defined() || !seen.insert(item.value().unsafeGetTensorImpl()).second)
-      continue;
-    parameters.emplace_back(prefix.empty() ? item.key() : prefix + "." + item.key(), item.value());
+  for (const NamedTensor& item : trireme::detail::named_tensors(module.named_parameters())) {
+    parameters.emplace_back(prefix.empty() ? item.name : prefix + "." + item.name, item.tensor);
   }
   return parameters;
 }
@@ -116,8 +104,10 @@ void broadcast_parameters(ConstModuleRef given, int root_rank, const comm::Group
   const torch::nn::Module& module = *given;
   detail::check_same_call("broadcast_parameters", join_message("root rank ", root_rank),
                           mistake_of_root(root_rank, process_set), process_set);
-  broadcast_tensors(to_tensors(module.named_parameters()), "parameter", root_rank, process_set);
-  broadcast_tensors(to_tensors(module.named_buffers()), "buffer", root_rank, process_set);
+  broadcast_tensors(trireme::detail::named_tensors(module.named_parameters()), "parameter",
+                    root_rank, process_set);
+  broadcast_tensors(trireme::detail::named_tensors(module.named_buffers()), "buffer", root_rank,
+                    process_set);
 }
 
 void broadcast_parameters(const NamedParameters& parameters, int root_rank,
@@ -135,8 +125,9 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank
                           mistake_of_root(root_rank, process_set), process_set);
   torch::nn::Module places;
   register_places(optimizer, places);
-  trireme::detail::check_same_on_all_ranks(to_tensors(places.named_parameters()),
-                                           "parameter of the optimizer", process_set);
+  trireme::detail::check_same_on_all_ranks(
+      trireme::detail::named_tensors(places.named_parameters()), "parameter of the optimizer",
+      process_set);
 
   checkpoint::OptimizerState state = checkpoint::optimizer_state(optimizer, places);
   std::string names;

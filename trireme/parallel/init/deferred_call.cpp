@@ -91,6 +91,13 @@ class Call {
   const c10::IValue& value(std::size_t i) const {
     return torch::jit::peek(stack_, i, arguments_.size());
   }
+  // Calls `visit` with each tensor among the arguments and the position of its argument.
+  template <typename Visit>
+  void for_each_tensor(const Visit& visit) const {
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) { visit(tensor, i); });
+    }
+  }
   std::string name() const { return toString(op_.operator_name()); }
 
   bool has_kernel(c10::DispatchKey key) const { return op_.hasKernelForDispatchKey(key); }
@@ -116,11 +123,9 @@ class Call {
   }
   bool writes_nothing() const {
     bool nothing = true;
-    for (std::size_t i = 0; i < arguments_.size(); ++i) {
-      if (!is_written(arguments_[i])) continue;
-      tensor::visit_tensors(value(i),
-                            [&](const at::Tensor& tensor) { nothing &= tensor.numel() == 0; });
-    }
+    for_each_tensor([&](const at::Tensor& tensor, std::size_t i) {
+      nothing = nothing && (!is_written(arguments_[i]) || tensor.numel() == 0);
+    });
     return nothing;
   }
 
@@ -167,12 +172,10 @@ class Call {
 // Returns nothing if the meta kernel fails, an argument is not dense, or a result is no tensor.
 std::optional<torch::jit::Stack> Call::run_on_meta() {
   bool is_dense = true;
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
-      is_dense = is_dense && (!tensor.defined() ||
-                              (tensor.layout() == c10::kStrided && !tensor.is_quantized()));
-    });
-  }
+  for_each_tensor([&](const at::Tensor& tensor, std::size_t) {
+    is_dense = is_dense &&
+               (!tensor.defined() || (tensor.layout() == c10::kStrided && !tensor.is_quantized()));
+  });
   if (!is_dense) return std::nullopt;
   for (const c10::Argument& result : op_.schema().returns()) {
     const bool is_list = result.type()->kind() == c10::TypeKind::ListType;
@@ -217,13 +220,11 @@ c10::Device Call::device_of_results() const {
     if (arguments_[i].name() == "device" && value(i).isDevice()) return value(i).toDevice();
   }
   bool is_number = true;  // tensors of dimension 0 do not decide the device if there are others
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
-      if (!tensor.defined() || !is_number) return;
-      if (!device || tensor.dim() > 0) device = tensor.device();
-      is_number = tensor.dim() == 0;
-    });
-  }
+  for_each_tensor([&](const at::Tensor& tensor, std::size_t) {
+    if (!tensor.defined() || !is_number) return;
+    if (!device || tensor.dim() > 0) device = tensor.device();
+    is_number = tensor.dim() == 0;
+  });
   return device.value_or(c10::kCPU);
 }
 
@@ -256,14 +257,12 @@ bool Call::fills(const at::Tensor& tensor) const {
     return false;
   }
   std::size_t num_uses = 0;
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    tensor::visit_tensors(value(i), [&](const at::Tensor& other) {
-      if (other.defined() && other.has_storage() &&
-          other.storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
-        ++num_uses;
-      }
-    });
-  }
+  for_each_tensor([&](const at::Tensor& other, std::size_t) {
+    if (other.defined() && other.has_storage() &&
+        other.storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
+      ++num_uses;
+    }
+  });
   return num_uses == 1 && tensor.is_non_overlapping_and_dense() &&
          tensor.nbytes() == tensor.storage().nbytes();
 }
@@ -365,16 +364,13 @@ void Call::record_write() {
     }
   }
   if (results.size() != op_.schema().returns().size()) return evaluate();
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) { check_is_ours(tensor); });
-  }
+  for_each_tensor([&](const at::Tensor& tensor, std::size_t) { check_is_ours(tensor); });
   check_shapes(results);
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    if (!is_written(arguments_[i])) continue;
-    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
-      if (tensor.defined() && Construction::find(tensor) == nullptr) take(tensor);
-    });
-  }
+  for_each_tensor([&](const at::Tensor& tensor, std::size_t i) {
+    const bool becomes_deferred =
+        is_written(arguments_[i]) && tensor.defined() && Construction::find(tensor) == nullptr;
+    if (becomes_deferred) take(tensor);
+  });
   Record record{op_, {}, {}, {}, {}, {}};
   record.arguments = recorded_arguments(record);
   construction_->add(std::move(record));
@@ -384,9 +380,7 @@ void Call::record_write() {
 bool Call::record_result() {
   const auto meta = run_on_meta();
   if (!meta) return false;
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) { check_is_ours(tensor); });
-  }
+  for_each_tensor([&](const at::Tensor& tensor, std::size_t) { check_is_ours(tensor); });
   Record record{op_, {}, {}, {}, {}, {}};
   record.arguments = recorded_arguments(record);
   const c10::Device device = device_of_results();
@@ -408,15 +402,13 @@ bool Call::record_result() {
 void Call::evaluate() {
   std::vector<bool> read(construction_->num_blocks(), false);
   bool writes_deferred = false;
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
-      check_is_ours(tensor);
-      const Construction::Place* place = Construction::find(tensor);
-      if (place == nullptr) return;
-      read[place->block] = true;
-      writes_deferred = writes_deferred || is_written(arguments_[i]);
-    });
-  }
+  for_each_tensor([&](const at::Tensor& tensor, std::size_t i) {
+    check_is_ours(tensor);
+    const Construction::Place* place = Construction::find(tensor);
+    if (place == nullptr) return;
+    read[place->block] = true;
+    writes_deferred = writes_deferred || is_written(arguments_[i]);
+  });
   if (is_random_ || writes_deferred) {
     throw UsageError(join_message("the constructor under trireme::deferred() calls ", name(),
                                   ", which cannot be recorded"),

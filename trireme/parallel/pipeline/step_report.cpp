@@ -9,7 +9,6 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -259,20 +258,7 @@ StepReport StepRecorder::gather(const comm::Group& group) const {
   report.peak_bytes.resize(texts.size());
   report.timeline.ranks.resize(texts.size());
   for (std::size_t rank = 0; rank < texts.size(); ++rank) read(texts[rank], rank, report);
-  schedule::Timeline& timeline = report.timeline;
-  double first = std::numeric_limits<double>::infinity();
-  for (const std::vector<Span>& spans : timeline.ranks) {
-    if (spans.empty()) continue;
-    first = std::min(first, spans.front().begin);
-    timeline.step_time = std::max(timeline.step_time, spans.back().end);
-    timeline.longest_rank_time =
-        std::max(timeline.longest_rank_time, spans.back().end - spans.front().begin);
-    for (const Span& span : spans) {
-      if (computes(span.action.kind)) timeline.compute_time += span.end - span.begin;
-    }
-  }
-  timeline.step_time -= first;
-  timeline.compute_time /= static_cast<double>(timeline.ranks.size());
+  schedule::summarize(report.timeline);
   return report;
 }
 

@@ -29,17 +29,10 @@ std::vector<at::Tensor> checked(const std::vector<NamedTensor>& tensors) {
   return all;
 }
 
-Layout without_partial(Layout layout) {
-  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
-    if (layout[axis].is_partial()) layout = layout.with(axis, Replicate{});
-  }
-  return layout;
-}
-
 // Returns the gradient that backward starts from; undefined for a result of one element.
 at::Tensor gradient_of_result(const at::Tensor& result) {
   if (result.numel() == 1 || !tensor::is_wrapper(result)) return {};
-  const Layout layout = without_partial(tensor::distributed_meta(result).layout);
+  const Layout layout = tensor::distributed_meta(result).layout.without_partial();
   const at::Tensor global =
       at::empty_strided(result.sizes(), result.strides(),
                         at::TensorOptions().dtype(result.dtype()).device(at::kMeta));

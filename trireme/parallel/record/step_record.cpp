@@ -105,9 +105,7 @@ void write_step_record(const StepRecord& record, const std::filesystem::path& fi
   if (record.optimizer) {
     written["optimizer"] = {record.optimizer->state_bytes, record.optimizer->kernels};
   }
-  AtomicFile output(file);
-  output.write(written.dump());
-  output.commit();
+  write_file(file, written.dump());
 }
 
 StepRecord read_step_record(const std::filesystem::path& file) {

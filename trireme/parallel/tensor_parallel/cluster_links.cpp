@@ -42,9 +42,7 @@ void set_links(const DeviceMesh& mesh, const Plan& plan, const cluster::Cluster&
 }
 
 cluster::Cluster cluster_for(const Plan& plan, const cluster::Cluster& description) {
-  std::int64_t ranks = 1;
-  for (const MeshAxis& axis : plan.mesh) ranks *= axis.size;
-  cluster::Cluster used = description.with_ranks(ranks);
+  cluster::Cluster used = description.with_ranks(num_ranks(plan.mesh));
   cluster::check_cluster(used);
   return used;
 }

@@ -2,6 +2,7 @@
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/consensus.h>
 #include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <ranges>
 #include <unordered_map>
 
 namespace trireme {
@@ -48,10 +50,8 @@ void check_patterns(const std::vector<Item>& items, const ParameterLayouts& layo
       });
     });
     if (fits || layout.is_optional) continue;
-    std::string names;
-    for (std::size_t i = 0; i < std::min<std::size_t>(items.size(), 8); ++i) {
-      names += (i == 0 ? "" : ", ") + items[i].names.front();
-    }
+    const std::string names = list_text(items | std::views::take(8), ", ",
+                                        [](const Item& item) { return item.names.front(); });
     throw UsageError(join_message("the pattern ", layout.pattern, " fits no parameter or buffer"),
                      join_message("the module has ", names, items.size() > 8 ? ", …" : ""));
   }

@@ -2,6 +2,7 @@
 #include <trireme/parallel/zero/shards.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/parallel/buckets/data_groups.h>
 #include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/module/local_memory.h>
@@ -234,10 +235,10 @@ void Shards::load(Bucket& bucket) {
     parameter.set_data(part);
   }
   if (!bucket.is_level_3()) return;
-  std::string names;
-  for (const BucketLayout::Place& place : bucket.layout.places) {
-    names += join_message(names.empty() ? "" : ", ", parameters_[place.tensor].name);
-  }
+  const std::string names =
+      list_text(bucket.layout.places, ", ", [&](const BucketLayout::Place& place) -> const auto& {
+        return parameters_[place.tensor].name;
+      });
   bucket.whole = whole_.add(bucket.memory, bucket.own, names);
 }
 

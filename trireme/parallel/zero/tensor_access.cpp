@@ -2,6 +2,7 @@
 #include <trireme/parallel/zero/tensor_access.h>
 
 #include <trireme/parallel/recompute/observed_call.h>
+#include <trireme/tensor/fallback.h>
 #include <trireme/tensor/ivalue_tensors.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,7 +11,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ScopeExit.h>
 #include <c10/util/SmallVector.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
@@ -109,18 +109,10 @@ class KeySet : public c10::TensorImpl {
   }
 };
 
-void register_fallback() {
-  static const torch::Library library = [] {
-    torch::Library made(torch::Library::IMPL, "_", kAccessKey, __FILE__, __LINE__);
-    made.fallback(torch::CppFunction::makeFromBoxedFunction<&before_operator>());
-    return made;
-  }();
-}
-
 }  // namespace
 
 void mark(const at::Tensor& tensor) {
-  register_fallback();
+  tensor::install_fallback<&before_operator>(kAccessKey);
   KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().add(kAccessKey));
 }
 

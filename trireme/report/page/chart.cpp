@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/report/page/chart.h>
 
+#include <trireme/base/text.h>
 #include <trireme/report/number.h>
 #include <trireme/report/page/markup.h>
 
@@ -187,9 +188,7 @@ std::string labels(const Axis& axis, const char* side, const char* style) {
 }
 
 std::string joined(const std::vector<std::string>& values) {
-  std::string text;
-  for (const std::string& value : values) text += (text.empty() ? "" : ",") + value;
-  return "[" + text + "]";
+  return "[" + list_text(values, ",") + "]";
 }
 
 // Returns the numbers of the chart for the script, as JSON: the columns and, in the unit shown, the

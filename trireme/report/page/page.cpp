@@ -3,6 +3,7 @@
 
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/format_ranks.h>
+#include <trireme/base/text.h>
 #include <trireme/report/number.h>
 #include <trireme/report/page/assets.h>
 #include <trireme/report/page/comparison.h>
@@ -11,12 +12,11 @@
 #include <trireme/report/page/summary.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <ctime>
 #include <functional>
 #include <limits>
 #include <map>
+#include <ranges>
 #include <utility>
 
 namespace trireme::report {
@@ -30,13 +30,7 @@ constexpr std::int64_t kLinesShown = 60;  // lines of a configuration; longer on
 std::string moment_text(double time) {
   constexpr double kYear10000 = 253402300800;
   if (!(time > 0 && time < kYear10000)) return "at an unknown time";
-  const auto seconds = static_cast<std::time_t>(time);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  std::array<char, 32> text{};
-  const std::size_t length =
-      std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
-  return {text.data(), length};
+  return utc_text(static_cast<std::int64_t>(time));
 }
 
 std::string header_of(const RunLog& run) {
@@ -104,10 +98,7 @@ std::string failures_of(const RunLog& run) {
 std::string events_legend(const std::vector<Event>& events) {
   if (events.empty()) return {};
   constexpr std::size_t kMost = 6;
-  std::string text;
-  for (std::size_t index = 0; index < std::min(events.size(), kMost); ++index) {
-    text += (text.empty() ? "" : "; ") + events[index].name;
-  }
+  std::string text = list_text(events | std::views::take(kMost), "; ", &Event::name);
   if (events.size() > kMost) text += "; ...";
   return "<p class=\"soft\">Upright lines: " + escaped(text) + ".</p>\n";
 }
@@ -312,12 +303,6 @@ std::string document_of(const std::string& title, const std::string& body,
   return html + "</script>\n</body>\n</html>\n";
 }
 
-void write_whole(const std::string& html, const std::filesystem::path& file) {
-  AtomicFile page(file);
-  page.write(html);
-  page.commit();
-}
-
 }  // namespace
 
 std::string to_html(const RunLog& run) {
@@ -332,11 +317,11 @@ std::string to_html(const std::vector<RunLog>& runs) {
 }
 
 void write_page(const RunLog& run, const std::filesystem::path& file) {
-  write_whole(to_html(run), file);
+  write_file(file, to_html(run));
 }
 
 void write_page(const std::vector<RunLog>& runs, const std::filesystem::path& file) {
-  write_whole(to_html(runs), file);
+  write_file(file, to_html(runs));
 }
 
 }  // namespace trireme::report

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <exception>
 #include <iterator>
@@ -33,12 +32,9 @@ constexpr std::string_view kSuffix = ".jsonl";
 std::optional<int> rank_of(const std::string& file) {
   if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) return std::nullopt;
   if (file.size() <= kPrefix.size() + kSuffix.size()) return std::nullopt;
-  const char* const begin = file.data() + kPrefix.size();
-  const char* const end = file.data() + file.size() - kSuffix.size();
-  int rank = 0;
-  const auto [rest, failure] = std::from_chars(begin, end, rank);
-  if (failure != std::errc{} || rest != end || rank < 0 || rank > kMostRanks) return std::nullopt;
-  return rank;
+  const std::size_t digits = file.size() - kPrefix.size() - kSuffix.size();
+  const auto rank = parse_number<int>(std::string_view(file).substr(kPrefix.size(), digits));
+  return rank && *rank >= 0 && *rank <= kMostRanks ? rank : std::nullopt;
 }
 
 // Thrown for a line that is valid JSON, but has numbers that no run can have.

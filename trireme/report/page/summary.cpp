@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/report/page/summary.h>
 
+#include <trireme/base/text.h>
 #include <trireme/report/number.h>
 #include <trireme/report/page/axis.h>
 #include <trireme/report/page/markup.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -106,11 +106,8 @@ Summary summary_of(const RunLog& run) {
 }
 
 std::string value_text(const std::string& name, const std::string& value) {
-  double bytes = 0;
-  const char* const end = value.data() + value.size();
-  const auto read = std::from_chars(value.data(), end, bytes);
-  if (!name.ends_with("_bytes") || read.ec != std::errc{} || read.ptr != end) return value;
-  return bytes_text(bytes);
+  const auto bytes = parse_number<double>(value);
+  return name.ends_with("_bytes") && bytes ? bytes_text(*bytes) : value;
 }
 
 std::string percent(double share) { return fixed(100 * share, 1) + " %"; }

@@ -2,6 +2,7 @@
 #include <trireme/schedule/generators/generators.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/schedule/generators/order.h>
 #include <trireme/schedule/verifier/verify.h>
 
@@ -9,15 +10,7 @@
 #include <utility>
 
 namespace trireme::schedule {
-namespace {
-
-std::string names() {
-  std::string text;
-  for (const std::string_view kind : kKinds) text += (text.empty() ? "" : ", ") + std::string(kind);
-  return text;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void check_positive(const char* what, int count) {
   if (count >= 1) return;
@@ -84,7 +77,7 @@ Schedule one_forward_one_backward(int ranks, int micro_batches) {
 Schedule generate(std::string_view kind, int ranks, int micro_batches, int chunks) {
   if (std::ranges::find(kKinds, kind) == kKinds.end()) {
     throw UsageError(join_message("no schedule is called '", kind, "'"),
-                     join_message("there are ", names()));
+                     join_message("there are ", list_text(kKinds)));
   }
   if (kind == "interleaved") return interleaved(ranks, micro_batches, chunks == 0 ? 2 : chunks);
   const int own_chunks = kind == "zb-v" ? 2 : 1;

@@ -4,6 +4,7 @@
 #include <trireme/tensor/dispatch/decision.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dispatch/rule_checks.h>
 #include <trireme/tensor/rules/rule_table.h>
@@ -19,20 +20,8 @@ thread_local bool gather_in_views = true;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-std::string describe_layouts(const InputSlots& inputs) {
-  std::string text;
-  for (const InputSlot& input : inputs) {
-    text += text.empty() ? "" : ", ";
-    text += join_message(input.tensor->sizes(), " ",
-                         input.meta == nullptr ? "plain" : input.meta->layout.to_string());
-  }
-  return text;
-}
-
 std::string describe_layouts(c10::ArrayRef<Layout> layouts) {
-  std::string text;
-  for (const Layout& layout : layouts) text += (text.empty() ? "" : ", ") + layout.to_string();
-  return text;
+  return list_text(layouts, ", ", &Layout::to_string);
 }
 
 // Returns the order in which axes shard a dim that several of them shard: the order of the first
@@ -63,10 +52,6 @@ Layout assemble(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements,
     placement = Shard{placement.dim(), next_level[dim]++};
   }
   return Layout(mesh, all);
-}
-
-bool is_written(const OperatorFacts& facts, int argument) {
-  return std::ranges::find(facts.written, argument) != facts.written.end();
 }
 
 // What is decided together: a whole call, or one position in the lists of a foreach operator.
@@ -112,7 +97,7 @@ struct Choice {
       const auto whole = static_cast<double>(tensor.numel() * tensor.element_size());
       if (whole > 0) cut_elsewhere = std::max(cut_elsewhere, whole / bytes);
       inputs.bytes.push_back(bytes);
-      inputs.is_written.push_back(is_written(facts, call.argument_of(input)));
+      inputs.is_written.push_back(facts.writes(call.argument_of(input)));
     }
     for (int output = 0; output < call.num_outputs(); ++output) {
       const at::Tensor& tensor = call.output(output);
@@ -322,7 +307,7 @@ void set_paths(Decision& decision, const OperatorFacts& facts,
     decision.has_paths = true;
     decision.seconds += decided.path->seconds();
     const int argument = call.argument_of(static_cast<int>(input));
-    if (is_written(facts, argument)) {
+    if (facts.writes(argument)) {
       refuse_other_shape(facts, call, *decided.path);
       decided.back.emplace(tensor.sizes(), tensor.scalar_type(), decided.target, current);
     }
@@ -355,6 +340,13 @@ void set_geometry(Decision& decision, const OperatorFacts& facts) {
 }
 
 }  // namespace
+
+std::string describe_layouts(const InputSlots& inputs) {
+  return list_text(inputs, ", ", [](const InputSlot& input) {
+    return join_message(input.tensor->sizes(), " ",
+                        input.meta == nullptr ? "plain" : input.meta->layout.to_string());
+  });
+}
 
 AxisInputs CallAlongAxis::inputs() const {
   const std::vector<Layout> current(static_cast<std::size_t>(call->num_inputs()),

@@ -28,6 +28,9 @@ struct InputSlot {
 };
 using InputSlots = c10::SmallVector<InputSlot, 8>;
 
+/// Returns sizes and layouts of inputs for messages, such as `[8, 6] [data: Shard(0)], [6] plain`.
+std::string describe_layouts(const InputSlots& inputs);
+
 /// How one input of a call is redistributed.
 struct InputDecision {
   Layout target;                       ///< the layout that the strategy asks for

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/dispatch/distributed_meta.h>
 
+#include <trireme/tensor/rules/sizes.h>
+
 #include <ATen/ops/empty.h>
 #include <c10/core/AutogradState.h>
 
@@ -224,6 +226,21 @@ c10::intrusive_ptr<c10::BackendMeta> DistributedMeta::clone(
   copy->is_copy_of_view = is_copy_of_view;
   is_own = false;  // the copy has the same memory
   return copy;
+}
+
+Geometry geometry_of(const at::Tensor& tensor) {
+  Geometry geometry;
+  geometry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  geometry.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  geometry.offset = tensor.storage_offset();
+  return geometry;
+}
+
+Geometry dense_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  Geometry geometry;
+  geometry.sizes.assign(sizes.begin(), sizes.end());
+  geometry.strides = dense_strides(strides, sizes);
+  return geometry;
 }
 
 at::Tensor wrap(at::Tensor local, const Layout& layout, c10::IntArrayRef sizes,

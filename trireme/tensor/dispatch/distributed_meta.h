@@ -60,6 +60,13 @@ struct Geometry {
   c10::intrusive_ptr<c10::TensorImpl> example;
 };
 
+/// Returns the geometry of a tensor.
+Geometry geometry_of(const at::Tensor& tensor);
+/// Returns the geometry of a tensor without gaps whose dims are nested in the order of `strides`.
+/// The strides must be equal on all ranks, so they come from the global tensor and not from this
+/// rank's part.
+Geometry dense_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides);
+
 /// Makes a distributed tensor. The geometry is not checked.
 at::Tensor wrap(at::Tensor local, const Layout& layout, c10::IntArrayRef sizes,
                 c10::IntArrayRef strides, std::int64_t offset);

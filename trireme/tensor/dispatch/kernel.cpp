@@ -9,6 +9,7 @@
 #include <trireme/tensor/dispatch/decision_cache.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/plain_inputs.h>
+#include <trireme/tensor/ivalue_tensors.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -117,17 +118,15 @@ void check_outs(const OperatorFacts& facts, const c10::IValue* arguments) {
 void check_tensors(const OperatorFacts& facts, const Scan& scan) {
   for (const InputSlot& slot : scan.inputs) {
     if (slot.meta != nullptr) {
-      const bool is_lost = slot.meta->is_copy_of_view && !facts.written.empty() &&
-                           std::ranges::find(facts.written, slot.argument) != facts.written.end();
-      if (is_lost) refuse_write_to_copy(facts, slot);
+      if (slot.meta->is_copy_of_view && facts.writes(slot.argument)) {
+        refuse_write_to_copy(facts, slot);
+      }
       continue;
     }
     if (slot.tensor->requires_grad() && at::GradMode::is_enabled()) {
       refuse_plain_gradient(facts, slot);
     }
-    if (std::ranges::find(facts.written, slot.argument) != facts.written.end()) {
-      refuse_plain_write(facts, slot);
-    }
+    if (facts.writes(slot.argument)) refuse_plain_write(facts, slot);
   }
 }
 
@@ -145,8 +144,7 @@ bool stays_complete(const OperatorFacts& facts, const Decision& decision, const 
   // A tensor that the call wrote to or may have returned no longer has the value. A tensor may be
   // among the arguments twice and be written to as only one of them.
   const auto is_written = [&](const InputSlot& other) {
-    return other.meta == slot.meta &&
-           std::ranges::find(facts.written, other.argument) != facts.written.end();
+    return other.meta == slot.meta && facts.writes(other.argument);
   };
   return decision.kernel == nullptr && !facts.returns_view && !facts.may_return_input &&
          std::ranges::none_of(scan.inputs, is_written);
@@ -281,14 +279,6 @@ class Unwrapping {
   c10::SmallVector<std::pair<std::size_t, at::Tensor>, 2> completed_;
   c10::SmallVector<Out, 2> outs_;
 };
-
-Geometry geometry_of(const at::Tensor& local) {
-  Geometry geometry;
-  geometry.sizes.assign(local.sizes().begin(), local.sizes().end());
-  geometry.strides.assign(local.strides().begin(), local.strides().end());
-  geometry.offset = local.storage_offset();
-  return geometry;
-}
 
 void check_local_result(const OperatorFacts& facts, const at::Tensor& local,
                         const OutputDecision& decided) {
@@ -435,13 +425,9 @@ void count_versions(const OperatorFacts& facts, const Unwrapping& unwrapping) {
 // Marks the results as copies that stand for views.
 void mark_copies(const OperatorFacts& facts, torch::jit::Stack& stack) {
   for (std::size_t i = stack.size() - facts.num_returns; i < stack.size(); ++i) {
-    if (stack[i].isTensor()) {
-      distributed_meta(stack[i].toTensor()).is_copy_of_view = true;
-    } else if (stack[i].isTensorList()) {
-      for (const c10::IValue& item : stack[i].toListRef()) {
-        distributed_meta(item.toTensor()).is_copy_of_view = true;
-      }
-    }
+    visit_tensors(stack[i], [](const at::Tensor& result) {
+      distributed_meta(result).is_copy_of_view = true;
+    });
   }
 }
 

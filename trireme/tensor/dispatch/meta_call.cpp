@@ -2,6 +2,8 @@
 #include <trireme/tensor/dispatch/meta_call.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
+#include <trireme/tensor/ivalue_tensors.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
@@ -35,35 +37,14 @@ at::Tensor on_meta(const at::Tensor& tensor) {
   return meta;
 }
 
-c10::IValue argument_on_meta(const c10::IValue& value) {
-  if (value.isTensor()) {
-    return value.toTensor().defined() ? c10::IValue(on_meta(value.toTensor())) : value;
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const c10::IValue& element : value.toListRef())
-      list.push_back(on_meta(element.toTensor()));
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& element : value.toListRef()) {
-      const bool is_given = element.isTensor() && element.toTensor().defined();
-      list.push_back(is_given ? std::optional<at::Tensor>(on_meta(element.toTensor()))
-                              : std::nullopt);
-    }
-    return list;
-  }
-  if (value.isDevice()) return c10::Device(c10::DeviceType::Meta);
-  return value;
+void append_tensors(const c10::IValue& value, std::vector<at::Tensor>& all) {
+  visit_tensors(value, [&](const at::Tensor& tensor) { all.push_back(tensor); });
 }
 
-void append_tensors(const c10::IValue& value, std::vector<at::Tensor>& all) {
-  if (value.isTensor()) {
-    all.push_back(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const c10::IValue& element : value.toListRef()) all.push_back(element.toTensor());
-  }
+c10::IValue argument_on_meta(const c10::IValue& value) {
+  if (value.isDevice()) return c10::Device(c10::DeviceType::Meta);
+  return map_tensors(
+      value, [](const at::Tensor& tensor) { return tensor.defined() ? on_meta(tensor) : tensor; });
 }
 
 bool is_pointwise(const OperatorFacts& facts) {
@@ -153,10 +134,9 @@ std::vector<at::Tensor> outputs_on_meta(const c10::OperatorHandle& op, const Ope
                         "give the rule a function `shapes`; if it is one of Trireme's own, please "
                         "report it");
   } catch (c10::Error& error) {  // shapes or types that do not fit each other
-    std::string sizes;
-    for (const at::Tensor& input : call.inputs()) {
-      sizes += join_message(sizes.empty() ? "" : ", ", input.scalar_type(), " ", input.sizes());
-    }
+    const std::string sizes = list_text(call.inputs(), ", ", [](const at::Tensor& input) {
+      return join_message(input.scalar_type(), " ", input.sizes());
+    });
     error.add_context(join_message("in operator ", facts.name, " on ", sizes));
     throw;
   }

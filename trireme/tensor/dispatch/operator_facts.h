@@ -4,6 +4,7 @@
 
 #include <ATen/core/function_schema.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ struct OperatorFacts {
 
   /// Sets the rule. If the rule reads Scalars, they become part of the decision's key.
   void follow(const Rule* its_rule);
+
+  /// Returns true if the argument at that position is written to.
+  bool writes(int argument) const { return std::ranges::find(written, argument) != written.end(); }
 
   std::string name;  ///< with overload: `aten::add.Tensor`
   int index = 0;     ///< a number of its own, for caches

@@ -2,6 +2,7 @@
 #include <trireme/tensor/dispatch/rule_checks.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <ATen/core/jit_type.h>
 
@@ -17,11 +18,7 @@ constexpr const char* kHint =
 
 std::string text_of(const Strategy& strategy) {
   const auto list = [](const auto& placements) {
-    std::string text;
-    for (const Placement& placement : placements) {
-      text += (text.empty() ? "" : ", ") + placement.to_string();
-    }
-    return "{" + text + "}";
+    return "{" + list_text(placements, ", ", &Placement::to_string) + "}";
   };
   return list(strategy.inputs) + " -> " + list(strategy.outputs);
 }

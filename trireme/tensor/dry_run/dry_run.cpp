@@ -207,13 +207,8 @@ struct DryRun::Impl {
 void DryRun::Impl::refuse_value(const OperatorFacts& facts, const Scan& scan,
                                 const char* what) const {
   if (before_refusal) before_refusal();
-  std::string inputs;
-  for (const InputSlot& input : scan.inputs) {
-    inputs += join_message(inputs.empty() ? "" : ", ", input.tensor->sizes(), " ",
-                           input.meta == nullptr ? "plain" : input.meta->layout.to_string());
-  }
   throw UsageError(
-      join_message("operator ", facts.name, " on ", inputs, " gives ", what,
+      join_message("operator ", facts.name, " on ", describe_layouts(scan.inputs), " gives ", what,
                    ", which is known only once it has run"),
       "leave what needs it (item(), nonzero(), printing) out of the function that is explained");
 }

@@ -3,7 +3,6 @@
 
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dry_run/results.h>
-#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/empty_strided.h>
 
@@ -35,10 +34,7 @@ FakeTensors::FakeTensors(const std::vector<at::Tensor>& tensors,
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i];
     parts.push_back(meta_part(on_meta(tensor), layouts[i]));
-    geometries.push_back({.sizes = {tensor.sizes().begin(), tensor.sizes().end()},
-                          .strides = dense_strides(tensor.strides(), tensor.sizes()),
-                          .offset = 0,
-                          .example = {}});
+    geometries.push_back(dense_geometry(tensor.sizes(), tensor.strides()));
     Before& before = all_.emplace_back();
     before.tensor = tensor;
     before.gradient = tensor.grad();

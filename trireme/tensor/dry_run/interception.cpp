@@ -2,8 +2,7 @@
 #include <trireme/tensor/dry_run/interception.h>
 
 #include <trireme/base/error.h>
-
-#include <torch/library.h>
+#include <trireme/tensor/fallback.h>
 
 #include <array>
 #include <atomic>
@@ -32,13 +31,7 @@ void ask(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::St
 void intercept_below_autograd(Interception interception) {
   static std::mutex mutex;
   const std::scoped_lock lock(mutex);
-  // Never destroyed: LibTorch's dispatcher may be destroyed first.
-  static torch::Library& library = []() -> torch::Library& {
-    auto& made = *new torch::Library(torch::Library::IMPL, "_", kBelowAutograd, __FILE__, __LINE__);
-    made.fallback(torch::CppFunction::makeFromBoxedFunction<&ask>());
-    return made;
-  }();
-  static_cast<void>(library);
+  install_fallback<&ask>(kBelowAutograd);
   for (std::atomic<Interception>& place : interceptions) {
     if (place == interception) return;
     if (place != nullptr) continue;

@@ -13,20 +13,9 @@
 namespace trireme::tensor {
 namespace {
 
-Geometry geometry_of(const at::Tensor& global) {
-  Geometry geometry;
-  geometry.sizes.assign(global.sizes().begin(), global.sizes().end());
-  geometry.strides.assign(global.strides().begin(), global.strides().end());
-  geometry.offset = global.storage_offset();
-  return geometry;
-}
-
 // New memory has no gaps and starts at offset 0, as the kernel makes it.
 Geometry geometry_of_new(const at::Tensor& global) {
-  Geometry geometry = geometry_of(global);
-  geometry.strides = dense_strides(geometry.strides, geometry.sizes);
-  geometry.offset = 0;
-  return geometry;
+  return dense_geometry(global.sizes(), global.strides());
 }
 
 // Makes the results one after the other, in the order of the returns.

@@ -2,11 +2,13 @@
 #include <trireme/tensor/per_call/choose_layouts.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/tensor/per_call/parts.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 #include <utility>
 
 namespace trireme::tensor {
@@ -173,10 +175,9 @@ std::string allowed(const OpenCall& open) {
     if (std::ranges::find(all, parts) == all.end()) all.push_back(std::move(parts));
     return --left > 0;
   }).go();
-  std::string text;
-  for (std::size_t i = 0; i < std::min(all.size(), kListed); ++i) {
-    text += (i == 0 ? "" : ", ") + trireme::to_string(all[i]);
-  }
+  std::string text =
+      list_text(all | std::views::take(kListed), ", ",
+                [](const OperatorStrategy& strategy) { return trireme::to_string(strategy); });
   if (all.size() > kListed) text += join_message(" and ", all.size() - kListed, " others");
   return text;
 }

@@ -8,6 +8,7 @@
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/distributed_tensor.h>
+#include <trireme/tensor/fallback.h>
 #include <trireme/tensor/per_call/choose_layouts.h>
 #include <trireme/tensor/per_call/composite_strategies.h>
 #include <trireme/tensor/rules/rule_table.h>
@@ -17,7 +18,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <map>
@@ -224,10 +224,6 @@ const Choice& chosen(const Passing& passing, const OperatorStrategy* strategy) {
   return known.emplace(std::move(words), std::move(choice)).first->second;
 }
 
-bool is_written(const OperatorFacts& facts, int argument) {
-  return std::ranges::find(facts.written, argument) != facts.written.end();
-}
-
 void refuse_write(const Passing& passing, const InputSlot& slot, const Layout& layout) {
   throw UsageError(
       join_message("operator ", passing.name(), " writes to a tensor of ", slot.tensor->sizes(),
@@ -245,7 +241,7 @@ at::Tensor moved(const Passing& passing, const InputSlot& slot, const Layout& la
     return stays ? tensor : distribute(tensor, layout);
   }
   if (slot.meta->layout == layout) return tensor;
-  if (is_written(passing.known.facts, slot.argument)) refuse_write(passing, slot, layout);
+  if (passing.known.facts.writes(slot.argument)) refuse_write(passing, slot, layout);
   at::Tensor result = redistribute(tensor, layout);
   if (passing.known.facts.returns_view) distributed_meta(result).is_copy_of_view = true;
   return result;
@@ -388,19 +384,9 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   }
 }
 
-void register_fallback() {
-  // Never destroyed: LibTorch's dispatcher may be destroyed first.
-  static const auto* const library = [] {
-    auto* made = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-    made->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
-    return made;
-  }();
-  static_cast<void>(library);
-}
-
 // Called when a scope begins and not for each operator: what is cached may be in use in between.
 c10::DispatchKey start_intercepting() {
-  register_fallback();
+  install_fallback<&intercept>(kKey);
   OfThread& thread = of_thread();
   if (thread.composite == nullptr) thread.forget_if_outdated();
   return kKey;

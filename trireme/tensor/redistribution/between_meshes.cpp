@@ -141,21 +141,13 @@ void check_mesh(const Layout& layout, const comm::Group& world) {
       "make both meshes of the group that is given");
 }
 
-Layout without_partial(const Layout& layout) {
-  Layout reduced = layout;
-  for (int axis = 0; axis < static_cast<int>(layout.placements().size()); ++axis) {
-    if (layout[axis].is_partial()) reduced = reduced.with(axis, Replicate{});
-  }
-  return reduced;
-}
-
 // Returns the layout to which the source is redistributed within its own mesh. It has no Partial,
 // and shards a reduced tensor where a reduce-scatter is cheaper. It is replicated where only one
 // side has a FlatShard, since flat ranges and boxes cannot be intersected.
 Layout source_layout(c10::ArrayRef<std::int64_t> sizes, at::ScalarType dtype, const Layout& from,
                      const Layout& to) {
   if (from.has_flat_shard() != to.has_flat_shard()) return Layout::replicated(from.mesh());
-  Layout best = without_partial(from);
+  Layout best = from.without_partial();
   if (from.has_flat_shard()) return best;
   for (int axis = 0; axis < static_cast<int>(from.placements().size()); ++axis) {
     if (!from[axis].is_partial()) continue;
@@ -280,7 +272,7 @@ at::Tensor redistribute_between(const at::Tensor& local, c10::ArrayRef<std::int6
   Sizes whole(sizes.begin(), sizes.end());
   if (to.has_flat_shard()) whole = Sizes(1, elements_of(sizes));
   const Side source(whole, reduced);
-  const Side target(whole, without_partial(to));
+  const Side target(whole, to.without_partial());
 
   at::Tensor given, result;
   Box given_box, result_box;

@@ -37,6 +37,13 @@ void add_reductions(const DecidedCall& decided, c10::ArrayRef<int> axes, std::in
   }
 }
 
+void add_row_reductions(const DecidedCall& decided, int input, c10::IntArrayRef dims, int count,
+                        at::ScalarType type, std::vector<Exchange>& exchanges) {
+  const Axes axes = axes_that_cut(decided.inputs[static_cast<std::size_t>(input)], dims);
+  const std::int64_t rows = rows_of_part(decided, input, dims);
+  for (int i = 0; i < count; ++i) add_reductions(decided, axes, rows, type, exchanges);
+}
+
 void add_exchange(const DeviceMesh& mesh, int axis, Collective collective, double bytes,
                   std::vector<Exchange>& exchanges) {
   const std::int64_t ranks = mesh.size(axis);
@@ -124,6 +131,20 @@ Placement placed_along(const at::Tensor& input, c10::IntArrayRef result_sizes, s
 
 at::ScalarType wide_type(at::ScalarType type) {
   return at::isReducedFloatingType(type) ? at::kFloat : type;
+}
+
+at::Tensor widened(const at::Tensor& tensor) { return tensor.to(wide_type(tensor.scalar_type())); }
+
+at::ScalarType type_of_statistics(const Call& call) {
+  at::ScalarType type = call.input(0).scalar_type();
+  for (const char* name : {"weight", "bias", "running_mean"}) {
+    const int position = call.position(name);
+    const int parameter = position < 0 ? -1 : call.input_of(position);
+    if (parameter >= 0 && at::isReducedFloatingType(type)) {
+      type = call.input(parameter).scalar_type();
+    }
+  }
+  return type;
 }
 
 }  // namespace trireme::tensor

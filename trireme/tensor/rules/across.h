@@ -31,6 +31,11 @@ at::Tensor reduced_across(const at::Tensor& tensor, const DeviceMesh& mesh, c10:
 void add_reductions(const DecidedCall& decided, c10::ArrayRef<int> axes, std::int64_t elements,
                     at::ScalarType type, std::vector<Exchange>& exchanges);
 
+/// Adds `count` of these exchanges for the sums over `dims` of an input: an all-reduce of the rows
+/// of its part along each axis that shards one of `dims`.
+void add_row_reductions(const DecidedCall& decided, int input, c10::IntArrayRef dims, int count,
+                        at::ScalarType type, std::vector<Exchange>& exchanges);
+
 /// Adds a collective over tensors of `bytes`, in the sense of trireme::seconds. Adds nothing if the
 /// axis has one rank.
 void add_exchange(const DeviceMesh& mesh, int axis, Collective collective, double bytes,
@@ -64,5 +69,12 @@ Placement placed_along(const at::Tensor& input, c10::IntArrayRef result_sizes, s
 
 /// Returns the dtype in which values of `type` are summed: float for half precision, else `type`.
 at::ScalarType wide_type(at::ScalarType type);
+
+/// Returns a tensor in the dtype in which its values are summed.
+at::Tensor widened(const at::Tensor& tensor);
+
+/// Returns the dtype of saved statistics of the first input: if that is of half precision, the
+/// dtype of the first of `weight`, `bias` and `running_mean` that is not.
+at::ScalarType type_of_statistics(const Call& call);
 
 }  // namespace trireme::tensor

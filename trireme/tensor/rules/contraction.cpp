@@ -8,30 +8,11 @@
 namespace trireme::tensor {
 namespace {
 
-// Returns the size of an index: the largest among the inputs, since others may be broadcast.
-std::int64_t extent_of(const Call& call, const Contraction& contraction, char letter) {
-  std::int64_t extent = 1;
-  const auto look = [&](const Term& term, const at::Tensor& tensor) {
-    const std::size_t dim = term.letters.find(letter);
-    if (tensor.defined() && dim != std::string::npos) {
-      extent = std::max(extent, tensor.size(static_cast<std::int64_t>(dim)));
-    }
-  };
-  for (std::size_t i = 0; i < contraction.inputs.size(); ++i) {
-    look(contraction.inputs[i], call.input(static_cast<int>(i)));
-  }
-  return extent;
-}
-
 // Returns the dim of `tensor` that has the index; -1 if it has none or is broadcast along it.
-int dim_of(const Term& term, const at::Tensor& tensor, char letter, std::int64_t extent) {
+int dim_with(const Term& term, const at::Tensor& tensor, char letter, std::int64_t extent) {
   const std::size_t dim = term.letters.find(letter);
   if (dim == std::string::npos || !tensor.defined()) return -1;
   return tensor.size(static_cast<std::int64_t>(dim)) == extent ? static_cast<int>(dim) : -1;
-}
-
-bool is_one_of(const std::vector<int>& list, int value) {
-  return std::ranges::find(list, value) != list.end();
 }
 
 // Returns the strategy that shards one index.
@@ -41,14 +22,14 @@ Strategy cut(const Call& call, const Contraction& contraction, char letter) {
   std::vector<bool> has_index;
   for (int i = 0; i < call.num_inputs(); ++i) {
     const Term& term = contraction.inputs[static_cast<std::size_t>(i)];
-    const int dim = dim_of(term, call.input(i), letter, extent);
+    const int dim = dim_with(term, call.input(i), letter, extent);
     has_index.push_back(dim >= 0);
     strategy.inputs.push_back(dim >= 0 ? Placement(Shard{dim}) : Placement(Replicate{}));
   }
   bool is_summed = false;
   for (int o = 0; o < call.num_outputs(); ++o) {
     const Term& term = contraction.outputs[static_cast<std::size_t>(o)];
-    const int dim = dim_of(term, call.output(o), letter, extent);
+    const int dim = dim_with(term, call.output(o), letter, extent);
     bool is_made_of_cut = false;
     for (int i = 0; i < call.num_inputs(); ++i) {
       const bool is_used = term.made_of.empty() || is_one_of(term.made_of, i);
@@ -85,6 +66,22 @@ Strategy partial_in(const Call& call, const Contraction& contraction, int which)
 }
 
 }  // namespace
+
+bool is_one_of(const std::vector<int>& list, int value) {
+  return std::ranges::find(list, value) != list.end();
+}
+
+std::int64_t extent_of(const Call& call, const Contraction& contraction, char letter) {
+  std::int64_t extent = 1;
+  for (int input = 0; input < call.num_inputs(); ++input) {
+    const at::Tensor& tensor = call.input(input);
+    const std::size_t dim =
+        contraction.inputs[static_cast<std::size_t>(input)].letters.find(letter);
+    if (!tensor.defined() || dim == std::string::npos) continue;
+    extent = std::max(extent, tensor.size(static_cast<std::int64_t>(dim)));
+  }
+  return extent;
+}
 
 void add_strategies(const Call& call, const Contraction& contraction,
                     std::vector<Strategy>& strategies) {

@@ -33,6 +33,12 @@ struct Contraction {
   std::vector<int> linear{};
 };
 
+/// Returns true if the list has the value.
+bool is_one_of(const std::vector<int>& list, int value);
+
+/// Returns the size of an index: the largest among the inputs, since others may be broadcast.
+std::int64_t extent_of(const Call& call, const Contraction& contraction, char letter);
+
 /// Appends a strategy for each letter and for each linear input.
 void add_strategies(const Call& call, const Contraction& contraction,
                     std::vector<Strategy>& strategies);

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/rules/einsum_rule.h>
 
+#include <trireme/tensor/ivalue_tensors.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace trireme::tensor {
 namespace {
-
-bool is_one_of(const std::vector<int>& list, int value) {
-  return std::ranges::find(list, value) != list.end();
-}
 
 // Returns true if no output has another dtype than these inputs. A sum of values that were rounded
 // to another dtype is not the rounded sum.
@@ -148,15 +146,13 @@ bool has_empty_part(const LocalCall& call) {
 }
 
 at::Device device_of(LocalCall& call) {
+  std::optional<at::Device> device;
   for (int position = 0; position < call.call().num_arguments(); ++position) {
-    const c10::IValue& value = call.argument(position);
-    if (value.isTensor() && value.toTensor().defined()) return value.toTensor().device();
-    if (!value.isTensorList() && !value.isOptionalTensorList()) continue;
-    for (const c10::IValue& element : value.toListRef()) {
-      if (element.isTensor() && element.toTensor().defined()) return element.toTensor().device();
-    }
+    visit_tensors(call.argument(position), [&](const at::Tensor& tensor) {
+      if (!device && tensor.defined()) device = tensor.device();
+    });
   }
-  return at::kCPU;
+  return device.value_or(at::kCPU);
 }
 
 c10::SmallVector<std::int64_t, 5> local_output_sizes(const LocalCall& call, int output) {

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::tensor {
@@ -30,6 +31,10 @@ struct Indices {
 /// empty.
 Rule einsum_rule(std::function<Indices(const Call&)> indices_of, const char* family,
                  LocalKernel kernel = nullptr);
+inline Rule einsum_rule(std::function<Indices(const Call&)> indices_of,
+                        LocalKernel kernel = nullptr) {
+  return einsum_rule(std::move(indices_of), "", kernel);
+}
 
 /// Returns `rule` with local values for the argument of that name, which has the sizes of the
 /// result.

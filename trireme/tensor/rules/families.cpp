@@ -3,6 +3,11 @@
 
 namespace trireme::tensor {
 
+void FamilyRules::add(std::string_view name, Rule rule) {
+  if (*rule.family == '\0') rule.family = family_;
+  rules_.emplace_back("aten::" + std::string(name), std::move(rule));
+}
+
 NamedRules own_rules() {
   NamedRules rules;
   add_pointwise_rules(rules);

@@ -4,13 +4,39 @@
 
 #include <trireme/tensor/rules/rule.h>
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace trireme::tensor {
 
 using NamedRules = std::vector<std::pair<std::string, Rule>>;
+
+/// Appends the rules of one family of operators.
+class FamilyRules {
+ public:
+  FamilyRules(NamedRules& rules, const char* family) : rules_(rules), family_(family) {}
+
+  /// Appends the rule of an operator in the namespace aten. It gets this family if it has none.
+  void add(std::string_view name, Rule rule);
+  /// Appends the same rule for several operators.
+  void add(std::initializer_list<const char*> names, const Rule& rule) {
+    for (const char* name : names) add(name, rule);
+  }
+
+ private:
+  NamedRules& rules_;
+  const char* family_;
+};
+
+/// Returns a rule without strategies: its inputs are replicated.
+inline Rule whole_rule() { return {.strategies = nullptr}; }
+
+/// Returns a rule of operators with replicated inputs whose results have shapes that depend on
+/// values, or are no tensors.
+inline Rule local_shape_rule() { return {.strategies = nullptr, .shape_from_local = true}; }
 
 // Each of these functions appends the rules of one family.
 void add_pointwise_rules(NamedRules& rules);

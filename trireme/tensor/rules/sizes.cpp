@@ -55,6 +55,10 @@ std::vector<std::int64_t> dims_of(const c10::IValue& argument, std::int64_t num_
   return dims;
 }
 
+std::int64_t dim_of(const Call& call) {
+  return wrapped_dim(call.integer(call.position("dim")), call.input(0).dim());
+}
+
 at::Tensor neutral_values(c10::IntArrayRef sizes, const at::TensorOptions& options, PartialOp op) {
   const at::ScalarType dtype = at::typeMetaToScalarType(options.dtype());
   if (op == PartialOp::kSum || op == PartialOp::kAverage) return at::zeros(sizes, options);

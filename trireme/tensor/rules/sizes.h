@@ -28,6 +28,13 @@ inline std::int64_t wrapped_dim(std::int64_t dim, std::int64_t num_dims) {
   return dim < 0 ? dim + std::max<std::int64_t>(num_dims, 1) : dim;
 }
 
+/// Returns the argument `dim` of a call as a dim of its first input.
+std::int64_t dim_of(const Call& call);
+
+/// Return the first or second input of a call, as the shape of its result.
+inline std::vector<at::Tensor> like_first(const Call& call) { return {call.input(0)}; }
+inline std::vector<at::Tensor> like_second(const Call& call) { return {call.input(1)}; }
+
 /// Returns a tensor of the values that change nothing under `op`: 0 for a sum, 1 for a product, the
 /// lowest value for a maximum. For kAverage it returns zeros.
 at::Tensor neutral_values(c10::IntArrayRef sizes, const at::TensorOptions& options, PartialOp op);

@@ -47,13 +47,6 @@ Remembered& remembered() {
   return all;
 }
 
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
-  return boot;
-}
-
 // Returns the path of the file of this host. The file says for which boot it is valid.
 std::filesystem::path file_for(const Steps& steps, const std::filesystem::path& folder) {
   return folder / join_message("shared-memory-1-", host_name(), "-", steps.size(), "-ranks-",
@@ -75,10 +68,8 @@ void write(const std::filesystem::path& path, const Thresholds& thresholds) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
   try {
-    AtomicFile file(path);
-    file.write(
-        join_message(boot_id(), ' ', thresholds.one_shot_bytes, ' ', thresholds.chunk_bytes, '\n'));
-    file.commit();
+    write_file(path, join_message(boot_id(), ' ', thresholds.one_shot_bytes, ' ',
+                                  thresholds.chunk_bytes, '\n'));
   } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch): it is measured again
   }
 }

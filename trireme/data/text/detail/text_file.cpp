@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/data/text/detail/text_file.h>
 
+#include <trireme/data/files/check_is_file.h>
+
 #include <cerrno>
 #include <fstream>
 
 namespace trireme::data::detail {
 
 std::string read_text(const std::filesystem::path& path) {
-  if (!std::filesystem::is_regular_file(path)) {
-    throw DataError(join_message("no file ", path.string()),
-                    "check the path, and the folder that the program was started in");
-  }
+  check_is_file(path);
   std::string text(std::filesystem::file_size(path), '\0');
   std::ifstream file(path, std::ios::binary);
   if (!file.read(text.data(), static_cast<std::streamsize>(text.size()))) {

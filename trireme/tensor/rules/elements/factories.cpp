@@ -10,14 +10,12 @@ namespace {
 // The result does not depend on values of the input, so its placement is kept without cost. Zeros
 // of a Partial tensor are replicated, because every rank holds the whole shape.
 Rule like() {
-  return {.strategies =
-              [](const AxisCall& axis, std::vector<Strategy>& strategies) {
-                const Placement& current = axis.layouts[0][axis.axis];
-                Strategy& strategy = strategies.emplace_back();
-                strategy.inputs.push_back(current);
-                strategy.outputs.push_back(current.is_partial() ? Placement(Replicate{}) : current);
-              },
-          .family = "factories"};
+  return {.strategies = [](const AxisCall& axis, std::vector<Strategy>& strategies) {
+    const Placement& current = axis.layouts[0][axis.axis];
+    Strategy& strategy = strategies.emplace_back();
+    strategy.inputs.push_back(current);
+    strategy.outputs.push_back(current.is_partial() ? Placement(Replicate{}) : current);
+  }};
 }
 
 // new_zeros and others with given sizes, which are local sizes on local tensors.
@@ -40,19 +38,16 @@ Rule new_of_sizes() {
                 if (strides >= 0) {
                   replaced.emplace_back(strides, as_list(local_strides(call.output(0), sizes)));
                 }
-              },
-          .family = "factories"};
+              }};
 }
 
 }  // namespace
 
 void add_factory_rules(NamedRules& rules) {
-  for (const char* name : {"zeros_like", "ones_like", "empty_like", "full_like"}) {
-    rules.emplace_back("aten::" + std::string(name), like());
-  }
-  for (const char* name : {"new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided"}) {
-    rules.emplace_back("aten::" + std::string(name), new_of_sizes());
-  }
+  FamilyRules family(rules, "factories");
+  family.add({"zeros_like", "ones_like", "empty_like", "full_like"}, like());
+  family.add({"new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided"},
+             new_of_sizes());
 }
 
 }  // namespace trireme::tensor

@@ -5,6 +5,7 @@
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/reduced.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ExpandUtils.h>
@@ -16,30 +17,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <string>
 
 namespace trireme::tensor {
 namespace {
 
-constexpr const char* kFamily = "norms";
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::vector<std::int64_t> all_dims(std::int64_t num_dims) { return dims_of({}, num_dims); }
-
-std::vector<std::int64_t> reduced_dims(const Call& call) {
-  const int position = call.position("dim");
-  return dims_of(position < 0 ? c10::IValue() : call.argument(position), call.input(0).dim());
-}
-
-bool keeps_dims(const Call& call) {
-  const int position = call.position("keepdim");
-  return position >= 0 && call.boolean(position);
-}
-
-bool is_reduced(const std::vector<std::int64_t>& dims, std::int64_t dim) {
-  return std::ranges::find(dims, dim) != dims.end();
-}
 
 // Returns p, or ord; 2 if it was not given.
 double order_of(LocalCall& call) {
@@ -97,7 +80,7 @@ Axes cutting_axes(const Layout& layout, c10::IntArrayRef dims) {
 }
 
 void norm(LocalCall& call) {
-  const std::vector<std::int64_t> dims = reduced_dims(call.call());
+  const std::vector<std::int64_t> dims = reduced_by(call.call()).dims;
   const Layout& layout = call.input_layout(0);
   const Axes axes = cutting_axes(layout, dims);
   if (axes.empty()) {
@@ -106,34 +89,29 @@ void norm(LocalCall& call) {
   }
   const at::Tensor part = call.tensor(0);
   const double order = order_of(call);
-  const at::Tensor own = norm_of_part(part, order, layout.has_flat_shard() ? all_dims(1) : dims);
+  const at::Tensor own = norm_of_part(part, order, layout.has_flat_shard() ? dims_of({}, 1) : dims);
   const at::Tensor result = combined(own, order, layout.mesh(), axes, call.call().name());
   call.give({result.view(local_output_sizes(call, 0)).to(call.call().output(0).scalar_type())});
 }
 
 std::vector<at::Tensor> norm_shape(const Call& call) {
   const at::Tensor& input = call.input(0);
-  const std::vector<std::int64_t> dims = reduced_dims(call);
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
-    if (!is_reduced(dims, dim)) sizes.push_back(input.size(dim));
-    if (is_reduced(dims, dim) && keeps_dims(call)) sizes.push_back(1);
-  }
   const int dtype = call.position("dtype");
   const bool is_given = dtype >= 0 && !call.is_none(dtype);
   const at::ScalarType type = is_given ? call.argument(dtype).toScalarType() : input.scalar_type();
-  return {input.new_empty(sizes, at::TensorOptions().dtype(c10::toRealValueType(type)))};
+  return {
+      input.new_empty(reduced_sizes(call), at::TensorOptions().dtype(c10::toRealValueType(type)))};
 }
 
 void norm_strategies(const AxisCall& axis, std::vector<Strategy>& all) {
   const std::int64_t num_dims = axis.call.input(0).dim();
-  const std::vector<std::int64_t> dims = reduced_dims(axis.call);
+  const Reduced reduced = reduced_by(axis.call);
   std::int64_t num_reduced = 0;
   for (std::int64_t dim = 0; dim < num_dims; ++dim) {
-    if (is_reduced(dims, dim)) ++num_reduced;
-    const auto place = static_cast<int>(keeps_dims(axis.call) ? dim : dim - num_reduced);
+    const bool is_reduced = reduced.has(dim);
+    if (is_reduced) ++num_reduced;
     all.push_back(alike(axis.call, Shard{static_cast<int>(dim)},
-                        is_reduced(dims, dim) ? Placement(Replicate{}) : Placement(Shard{place})));
+                        is_reduced ? Placement(Replicate{}) : Shard{reduced.place(dim)}));
   }
   const Placement& current = axis.layouts[0][axis.axis];
   if (current.is_flat_shard() && num_reduced == num_dims) {
@@ -145,16 +123,13 @@ void norm_strategies(const AxisCall& axis, std::vector<Strategy>& all) {
 // The kernel sums one power per row in double precision; a flat range is a single row.
 void norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Layout& layout = decided.inputs[0];
-  const std::vector<std::int64_t> dims = reduced_dims(decided.call);
+  const std::vector<std::int64_t> dims = reduced_by(decided.call).dims;
   const std::int64_t rows = layout.has_flat_shard() ? 1 : rows_of_part(decided, 0, dims);
   add_reductions(decided, cutting_axes(layout, dims), rows, at::kDouble, exchanges);
 }
 
 Rule norm_rule() {
-  return {.strategies = norm_strategies,
-          .shapes = norm_shape,
-          .exchanges = norm_exchanges,
-          .family = kFamily};
+  return {.strategies = norm_strategies, .shapes = norm_shape, .exchanges = norm_exchanges};
 }
 
 // The norm of each tensor in a list, with one collective per axis for all tensors.
@@ -166,7 +141,8 @@ void foreach_norm(LocalCall& call) {
   std::vector<Axes> axes_of;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Layout& layout = call.input_layout(static_cast<int>(i));
-    const std::vector<std::int64_t> dims = all_dims(call.call().input(static_cast<int>(i)).dim());
+    const std::vector<std::int64_t> dims =
+        dims_of({}, call.call().input(static_cast<int>(i)).dim());
     axes_of.push_back(cutting_axes(layout, dims));
     if (axes_of.back().empty()) {
       const c10::IValue& dtype = call.argument(2);
@@ -174,7 +150,7 @@ void foreach_norm(LocalCall& call) {
       powers.push_back(
           at::linalg_vector_norm(parts[i], order, at::OptionalIntArrayRef(), false, type));
     } else {
-      const auto own = norm_of_part(parts[i], order, all_dims(parts[i].dim()));
+      const auto own = norm_of_part(parts[i], order, dims_of({}, parts[i].dim()));
       powers.push_back(raised(own, order).view(c10::IntArrayRef()));
     }
   }
@@ -230,15 +206,14 @@ Rule foreach_norm_rule() {
                 return norms;
               },
           .elementwise_lists = true,
-          .exchanges = foreach_norm_exchanges,
-          .family = kFamily};
+          .exchanges = foreach_norm_exchanges};
 }
 
 // dist is the norm of a difference.
 void distance(LocalCall& call) {
   const std::vector<std::int64_t> dims =
-      all_dims(std::max(static_cast<std::int64_t>(call.input_sizes(0).size()),
-                        static_cast<std::int64_t>(call.input_sizes(1).size())));
+      dims_of({}, std::max(static_cast<std::int64_t>(call.input_sizes(0).size()),
+                           static_cast<std::int64_t>(call.input_sizes(1).size())));
   const at::Tensor difference = call.tensor(0) - call.tensor(1);
   const double order = order_of(call);
   const DeviceMesh mesh = call.input_layout(0).mesh();
@@ -282,17 +257,14 @@ Rule distance_rule() {
                 return std::vector<at::Tensor>{
                     call.input(0).new_empty({}, at::TensorOptions().dtype(type))};
               },
-          .exchanges = distance_exchanges,
-          .family = kFamily};
+          .exchanges = distance_exchanges};
 }
 
 // weight_norm divides each slice of a weight along one dim by its norm; this dim may be sharded.
 // All tensors of the call have the same number of dims.
 Indices weight_norm_indices(const Call& call) {
-  const std::int64_t num_dims = call.input(0).dim();
-  const std::int64_t dim = wrapped_dim(call.integer(call.position("dim")), num_dims);
-  std::string letters(static_cast<std::size_t>(num_dims), '.');
-  letters[static_cast<std::size_t>(dim)] = 'A';
+  std::string letters(static_cast<std::size_t>(call.input(0).dim()), '.');
+  letters[static_cast<std::size_t>(dim_of(call))] = 'A';
   return {same_letters(call, letters)};
 }
 
@@ -310,18 +282,17 @@ std::vector<at::Tensor> weight_norm_shapes(const Call& call) {
 }  // namespace
 
 void add_norm_rules(NamedRules& rules) {
-  for (const char* name : {"norm", "linalg_vector_norm"}) {
-    rules.emplace_back("aten::" + std::string(name), norm_rule());
-  }
-  rules.emplace_back("aten::_foreach_norm", foreach_norm_rule());
-  rules.emplace_back("aten::dist", distance_rule());
-  rules.emplace_back("aten::_weight_norm_interface",
-                     with_shapes(einsum_rule(weight_norm_indices, kFamily), weight_norm_shapes));
-  rules.emplace_back("aten::_weight_norm_interface_backward",
-                     with_shapes(einsum_rule(weight_norm_backward_indices, kFamily),
-                                 [](const Call& call) -> std::vector<at::Tensor> {
-                                   return {call.input(1), call.input(2)};
-                                 }));
+  FamilyRules family(rules, "norms");
+  family.add({"norm", "linalg_vector_norm"}, norm_rule());
+  family.add("_foreach_norm", foreach_norm_rule());
+  family.add("dist", distance_rule());
+  family.add("_weight_norm_interface",
+             with_shapes(einsum_rule(weight_norm_indices), weight_norm_shapes));
+  family.add("_weight_norm_interface_backward",
+             with_shapes(einsum_rule(weight_norm_backward_indices),
+                         [](const Call& call) -> std::vector<at::Tensor> {
+                           return {call.input(1), call.input(2)};
+                         }));
 }
 
 }  // namespace trireme::tensor

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of operators that work element by element with broadcasting. Inputs and output may be
 // sharded along any dim of the result.
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
 
 #include <ATen/ExpandUtils.h>
@@ -12,7 +13,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <ranges>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace trireme::tensor {
 namespace {
@@ -30,19 +34,12 @@ const at::Tensor& result_of(const Call& call) {
   return call.num_outputs() > 0 ? call.output(0) : call.input(0);
 }
 
-// Returns the placement of an input if the result is sharded along `dim`.
-Placement aligned(const at::Tensor& input, const at::Tensor& result, std::int64_t dim) {
-  const std::int64_t own = dim - (result.dim() - input.dim());
-  if (own < 0 || input.size(own) != result.size(dim)) return Replicate{};
-  return Shard{static_cast<int>(own)};
-}
-
 void add_shards(const Call& call, std::vector<Strategy>& strategies) {
   const at::Tensor& result = result_of(call);
   for (std::int64_t dim = 0; dim < result.dim(); ++dim) {
     Strategy& strategy = strategies.emplace_back();
     for (const at::Tensor& input : call.inputs()) {
-      strategy.inputs.push_back(aligned(input, result, dim));
+      strategy.inputs.push_back(placed_along(input, result.sizes(), dim));
     }
     strategy.outputs.push_back(Shard{static_cast<int>(dim)});
   }
@@ -143,191 +140,102 @@ std::vector<at::Tensor> broadcast_result(const Call& call) {
 }
 
 Rule pointwise(Linear linear) {
-  return {.strategies =
-              [linear](const AxisCall& axis, std::vector<Strategy>& strategies) {
-                add_shards(axis.call, strategies);
-                add_flat_shards(axis, strategies);
-                add_partials(axis, linear, strategies);
-                // A written tensor must keep its layout, since views of it have the same.
-                if (axis.call.is_in_place()) {
-                  std::erase_if(strategies, [](const Strategy& strategy) {
-                    return !(strategy.inputs[0] == strategy.outputs[0]);
-                  });
-                }
-              },
-          .family = "pointwise"};
+  return {.strategies = [linear](const AxisCall& axis, std::vector<Strategy>& strategies) {
+    add_shards(axis.call, strategies);
+    add_flat_shards(axis, strategies);
+    add_partials(axis, linear, strategies);
+    // A written tensor must keep its layout, since views of it have the same.
+    if (axis.call.is_in_place()) {
+      std::erase_if(strategies, [](const Strategy& strategy) {
+        return !(strategy.inputs[0] == strategy.outputs[0]);
+      });
+    }
+  }};
 }
 
-constexpr std::string_view kUnary[] = {"abs",           "absolute",
-                                       "acos",          "acosh",
-                                       "angle",         "arccos",
-                                       "arcsin",        "asin",
-                                       "asinh",         "atan",
-                                       "atanh",         "bitwise_not",
-                                       "ceil",          "celu",
-                                       "cos",           "cosh",
-                                       "deg2rad",       "digamma",
-                                       "elu",           "erf",
-                                       "erfc",          "erfinv",
-                                       "exp",           "exp2",
-                                       "expm1",         "fix",
-                                       "floor",         "frac",
-                                       "gelu",          "hardshrink",
-                                       "hardsigmoid",   "hardswish",
-                                       "hardtanh",      "i0",
-                                       "isfinite",      "isinf",
-                                       "isnan",         "isneginf",
-                                       "isposinf",      "leaky_relu",
-                                       "lgamma",        "log",
-                                       "log10",         "log1p",
-                                       "log2",          "log_sigmoid_forward",
-                                       "logical_not",   "logit",
-                                       "mish",          "mvlgamma",
-                                       "nan_to_num",    "polygamma",
-                                       "rad2deg",       "reciprocal",
-                                       "relu",          "relu6",
-                                       "round",         "rrelu",
-                                       "rsqrt",         "selu",
-                                       "sgn",           "sigmoid",
-                                       "sign",          "signbit",
-                                       "silu",          "sin",
-                                       "sinc",          "sinh",
-                                       "softplus",      "softshrink",
-                                       "special_entr",  "special_erfcx",
-                                       "special_i0e",   "special_i1",
-                                       "special_i1e",   "special_log_ndtr",
-                                       "special_ndtri", "sqrt",
-                                       "square",        "tan",
-                                       "tanh",          "threshold",
-                                       "trunc",         "clamp",
-                                       "clamp_max",     "clamp_min",
-                                       "clip"};
+constexpr std::string_view kUnary =
+    "abs absolute acos acosh angle arccos arcsin asin asinh atan atanh bitwise_not ceil celu cos "
+    "cosh deg2rad digamma elu erf erfc erfinv exp exp2 expm1 fix floor frac gelu hardshrink "
+    "hardsigmoid hardswish hardtanh i0 isfinite isinf isnan isneginf isposinf leaky_relu lgamma "
+    "log log10 log1p log2 log_sigmoid_forward logical_not logit mish mvlgamma nan_to_num "
+    "polygamma rad2deg reciprocal relu relu6 round rrelu rsqrt selu sgn sigmoid sign signbit silu "
+    "sin sinc sinh softplus softshrink special_entr special_erfcx special_i0e special_i1 "
+    "special_i1e special_log_ndtr special_ndtri sqrt square tan tanh threshold trunc clamp "
+    "clamp_max clamp_min clip";
 
-constexpr std::string_view kBinary[] = {"atan2",
-                                        "bitwise_and",
-                                        "bitwise_left_shift",
-                                        "bitwise_or",
-                                        "bitwise_right_shift",
-                                        "bitwise_xor",
-                                        "copysign",
-                                        "eq",
-                                        "floor_divide",
-                                        "fmax",
-                                        "fmin",
-                                        "fmod",
-                                        "gcd",
-                                        "ge",
-                                        "gt",
-                                        "heaviside",
-                                        "hypot",
-                                        "igamma",
-                                        "igammac",
-                                        "lcm",
-                                        "ldexp",
-                                        "le",
-                                        "logaddexp",
-                                        "logaddexp2",
-                                        "logical_and",
-                                        "logical_or",
-                                        "logical_xor",
-                                        "lt",
-                                        "maximum",
-                                        "minimum",
-                                        "ne",
-                                        "nextafter",
-                                        "polar",
-                                        "complex",
-                                        "pow",
-                                        "remainder",
-                                        "special_xlog1py",
-                                        "special_zeta",
-                                        "xlogy",
-                                        "_prelu_kernel",
-                                        "__and__",
-                                        "__or__",
-                                        "__xor__",
-                                        "__ilshift__",
-                                        "__irshift__",
-                                        "__lshift__",
-                                        "__rshift__",
-                                        "float_power"};
+constexpr std::string_view kBinary =
+    "atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor copysign eq "
+    "floor_divide fmax fmin fmod gcd ge gt heaviside hypot igamma igammac lcm ldexp le logaddexp "
+    "logaddexp2 logical_and logical_or logical_xor lt maximum minimum ne nextafter polar complex "
+    "pow remainder special_xlog1py special_zeta xlogy _prelu_kernel __and__ __or__ __xor__ "
+    "__ilshift__ __irshift__ __lshift__ __rshift__ float_power";
 
 // Backward operators of activations, linear in the gradient, which is their first argument.
-constexpr std::string_view kBackward[] = {"elu_backward",
-                                          "gelu_backward",
-                                          "hardshrink_backward",
-                                          "hardsigmoid_backward",
-                                          "hardswish_backward",
-                                          "hardtanh_backward",
-                                          "leaky_relu_backward",
-                                          "logit_backward",
-                                          "mish_backward",
-                                          "sigmoid_backward",
-                                          "silu_backward",
-                                          "softplus_backward",
-                                          "softshrink_backward",
-                                          "tanh_backward",
-                                          "threshold_backward",
-                                          "rrelu_with_noise_backward",
-                                          "log_sigmoid_backward",
-                                          "celu_backward",
-                                          "selu_backward",
-                                          "infinitely_differentiable_gelu_backward",
-                                          "infinitely_differentiable_silu_backward",
-                                          "native_dropout_backward"};
+constexpr std::string_view kBackward =
+    "elu_backward gelu_backward hardshrink_backward hardsigmoid_backward hardswish_backward "
+    "hardtanh_backward leaky_relu_backward logit_backward mish_backward sigmoid_backward "
+    "silu_backward softplus_backward softshrink_backward tanh_backward threshold_backward "
+    "rrelu_with_noise_backward log_sigmoid_backward celu_backward selu_backward "
+    "infinitely_differentiable_gelu_backward infinitely_differentiable_silu_backward "
+    "native_dropout_backward";
 
 // The operators of these lists that have no meta kernel.
-constexpr std::string_view kWithoutMeta[] = {"relu",  "where", "_prelu_kernel", "abs",  "angle",
-                                             "logit", "rrelu", "nan_to_num",    "celu", "selu"};
+constexpr std::string_view kWithoutMeta =
+    "relu where _prelu_kernel abs angle logit rrelu nan_to_num celu selu";
 
-constexpr std::string_view kThree[] = {"where",   "lerp",        "addcdiv",
-                                       "addcmul", "masked_fill", "_prelu_kernel_backward"};
+constexpr std::string_view kThree = "where lerp addcdiv addcmul masked_fill _prelu_kernel_backward";
+
+// Operators on lists, without the prefix _foreach_.
+constexpr std::string_view kForeach =
+    "abs acos asin atan ceil clamp_max clamp_min cos cosh erf erfc exp expm1 floor frac lerp "
+    "lgamma log log10 log1p log2 maximum minimum mul div pow reciprocal round rsqrt sigmoid sign "
+    "sin sinh sqrt tan tanh trunc add sub neg zero copy addcdiv addcmul";
+
+// Returns the words of a list that is written with spaces.
+std::vector<std::string_view> words(std::string_view list) {
+  std::vector<std::string_view> all;
+  for (const auto word : std::views::split(list, ' ')) all.emplace_back(word.begin(), word.end());
+  return all;
+}
 
 }  // namespace
 
 void add_pointwise_rules(NamedRules& rules) {
-  const auto add = [&](std::string_view name, Linear linear) {
-    Rule rule = pointwise(linear);
-    if (std::ranges::find(kWithoutMeta, name) != std::end(kWithoutMeta)) {
-      rule.shapes = broadcast_result;
+  FamilyRules family(rules, "pointwise");
+  const std::vector<std::string_view> without_meta = words(kWithoutMeta);
+  const auto add = [&](std::string_view names, Linear linear) {
+    for (const std::string_view name : words(names)) {
+      Rule rule = pointwise(linear);
+      if (std::ranges::find(without_meta, name) != without_meta.end()) {
+        rule.shapes = broadcast_result;
+      }
+      family.add(name, std::move(rule));
     }
-    rules.emplace_back("aten::" + std::string(name), std::move(rule));
   };
-  for (const std::string_view name : kUnary) add(name, Linear::kNowhere);
-  for (const std::string_view name : kBinary) add(name, Linear::kNowhere);
-  for (const std::string_view name : kBackward) add(name, Linear::kInFirst);
-  for (const std::string_view name : kThree) add(name, Linear::kNowhere);
-  for (const char* name : {"add.Tensor", "add.out", "sub.Tensor", "sub.out", "neg", "rsub.Tensor",
-                           "add_.Tensor", "sub_.Tensor", "_conj_physical", "conj_physical"}) {
-    add(name, Linear::kTogether);
-  }
-  for (const char* name : {"add.Scalar", "sub.Scalar", "rsub.Scalar"}) add(name, Linear::kNowhere);
+  add(kUnary, Linear::kNowhere);
+  add(kBinary, Linear::kNowhere);
+  add(kBackward, Linear::kInFirst);
+  add(kThree, Linear::kNowhere);
+  add("add.Tensor add.out sub.Tensor sub.out neg rsub.Tensor add_.Tensor sub_.Tensor "
+      "_conj_physical conj_physical",
+      Linear::kTogether);
+  add("add.Scalar sub.Scalar rsub.Scalar", Linear::kNowhere);
   add("mul", Linear::kInEach);
   add("div", Linear::kInFirst);
-  add("div.Tensor_mode", Linear::kNowhere);
-  add("div.Scalar_mode", Linear::kNowhere);
-  add("div.out_mode", Linear::kNowhere);
-  for (const char* name :
-       {"clone", "copy_", "_to_copy", "positive", "lift_fresh_copy", "contiguous", "alias_copy",
-        "detach_copy", "detach", "alias", "detach_", "lift_fresh"}) {
-    add(name, Linear::kAsItIs);
+  add("div.Tensor_mode div.Scalar_mode div.out_mode", Linear::kNowhere);
+  add("clone copy_ _to_copy positive lift_fresh_copy contiguous alias_copy detach_copy detach "
+      "alias detach_ lift_fresh",
+      Linear::kAsItIs);
+  for (const std::string_view name : words(kForeach)) {
+    Rule rule = pointwise(Linear::kNowhere);
+    rule.elementwise_lists = true;
+    rule.family = "foreach";
+    if (name == "abs") rule.shapes = shapes_of_list;
+    const std::string full_name = "_foreach_" + std::string(name);
+    family.add(full_name, rule);
+    family.add(full_name + "_", rule);
   }
-  for (const char* name :
-       {"abs",    "acos", "asin",       "atan",   "ceil",  "clamp_max", "clamp_min", "cos",
-        "cosh",   "erf",  "erfc",       "exp",    "expm1", "floor",     "frac",      "lerp",
-        "lgamma", "log",  "log10",      "log1p",  "log2",  "maximum",   "minimum",   "mul",
-        "div",    "pow",  "reciprocal", "round",  "rsqrt", "sigmoid",   "sign",      "sin",
-        "sinh",   "sqrt", "tan",        "tanh",   "trunc", "add",       "sub",       "neg",
-        "zero",   "copy", "addcdiv",    "addcmul"}) {
-    for (const char* suffix : {"", "_"}) {
-      Rule rule = pointwise(Linear::kNowhere);
-      rule.elementwise_lists = true;
-      rule.family = "foreach";
-      if (std::string_view(name) == "abs") rule.shapes = shapes_of_list;
-      rules.emplace_back("aten::_foreach_" + std::string(name) + suffix, std::move(rule));
-    }
-  }
-  for (const char* name : {"fill", "fill_"}) add(name, Linear::kNowhere);
+  add("fill fill_", Linear::kNowhere);
   add("zero_", Linear::kAsItIs);
 }
 

@@ -229,29 +229,23 @@ void alike_everywhere(const AxisCall& axis, std::vector<Strategy>& strategies) {
   }
 }
 
-Rule drawn_by(LocalKernel kernel) {
-  return {.strategies = alike_everywhere, .kernel = kernel, .family = "random numbers"};
-}
+Rule drawn_by(LocalKernel kernel) { return {.strategies = alike_everywhere, .kernel = kernel}; }
 
 }  // namespace
 
 void add_random_rules(NamedRules& rules) {
-  rules.emplace_back("aten::bernoulli_.float", drawn_by(bernoulli));
-  rules.emplace_back("aten::bernoulli.p", drawn_by(bernoulli));
-  rules.emplace_back("aten::bernoulli_.Tensor", drawn_by(bernoulli_of_tensor));
-  rules.emplace_back("aten::bernoulli", drawn_by(bernoulli_of_tensor));
-  rules.emplace_back("aten::uniform_", drawn_by(uniform));
-  rules.emplace_back("aten::normal_", drawn_by(normal));
+  FamilyRules family(rules, "random numbers");
+  family.add("bernoulli_.float", drawn_by(bernoulli));
+  family.add("bernoulli.p", drawn_by(bernoulli));
+  family.add("bernoulli_.Tensor", drawn_by(bernoulli_of_tensor));
+  family.add("bernoulli", drawn_by(bernoulli_of_tensor));
+  family.add("uniform_", drawn_by(uniform));
+  family.add("normal_", drawn_by(normal));
   // LibTorch has no meta kernels for these.
-  const auto like_first = [](const Call& call) -> std::vector<at::Tensor> {
-    return {call.input(0)};
-  };
-  rules.emplace_back("aten::exponential_", with_shapes(drawn_by(exponential), like_first));
-  for (const char* name : {"aten::rrelu_with_noise", "aten::rrelu_with_noise_"}) {
-    rules.emplace_back(name, with_shapes(drawn_by(rrelu), like_first));
-  }
-  rules.emplace_back("aten::rand_like", drawn_by(rand_like));
-  rules.emplace_back("aten::randn_like", drawn_by(randn_like));
+  family.add("exponential_", with_shapes(drawn_by(exponential), like_first));
+  family.add({"rrelu_with_noise", "rrelu_with_noise_"}, with_shapes(drawn_by(rrelu), like_first));
+  family.add("rand_like", drawn_by(rand_like));
+  family.add("randn_like", drawn_by(randn_like));
 }
 
 }  // namespace trireme::tensor

@@ -1,41 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of reductions over dims. If a reduced dim is sharded, the result is Partial.
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/reduced.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 
-#include <algorithm>
-#include <limits>
 #include <string>
 
 namespace trireme::tensor {
 namespace {
-
-// The dims that a call reduces, and the positions of the others in the result.
-struct Reduced {
-  std::vector<std::int64_t> dims;
-  bool keeps_dims = false;
-
-  bool has(std::int64_t dim) const { return std::ranges::find(dims, dim) != dims.end(); }
-  // Returns the position in the result of a dim that is not reduced.
-  int place(std::int64_t dim) const {
-    if (keeps_dims) return static_cast<int>(dim);
-    const auto before = std::ranges::count_if(dims, [&](std::int64_t d) { return d < dim; });
-    return static_cast<int>(dim - before);
-  }
-};
-
-Reduced reduced_by(const Call& call) {
-  Reduced reduced;
-  const int dim = call.position("dim");
-  const std::int64_t num_dims = call.input(0).dim();
-  reduced.dims = dims_of(dim < 0 ? c10::IValue() : call.argument(dim), num_dims);
-  const int keepdim = call.position("keepdim");
-  reduced.keeps_dims = keepdim >= 0 && call.boolean(keepdim);
-  return reduced;
-}
 
 // Returns neutral values for a local part without elements, for which the reduction has no value.
 void reduce_parts_that_may_be_empty(LocalCall& call) {
@@ -45,13 +20,7 @@ void reduce_parts_that_may_be_empty(LocalCall& call) {
     return;
   }
   const bool is_maximum = call.call().name().find("max") != std::string::npos;
-  std::vector<std::int64_t> sizes;
-  const Reduced reduced = reduced_by(call.call());
-  for (std::int64_t dim = 0; dim < local.dim(); ++dim) {
-    if (!reduced.has(dim)) sizes.push_back(local.size(dim));
-    if (reduced.has(dim) && reduced.keeps_dims) sizes.push_back(1);
-  }
-  call.give({neutral_values(sizes, local.options(),
+  call.give({neutral_values(reduced_by(call.call()).sizes_of(local.sizes()), local.options(),
                             is_maximum ? PartialOp::kMaximum : PartialOp::kMinimum)});
 }
 
@@ -80,57 +49,44 @@ std::vector<at::Tensor> shape_of_product(const Call& call) {
   const at::ScalarType type = call.is_none(dtype)
                                   ? (is_whole_number ? at::kLong : input.scalar_type())
                                   : call.argument(dtype).toScalarType();
-  const Reduced reduced = reduced_by(call);
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
-    if (!reduced.has(dim)) sizes.push_back(input.size(dim));
-    if (reduced.has(dim) && reduced.keeps_dims) sizes.push_back(1);
-  }
-  return {at::empty(sizes, input.options().dtype(type))};
+  return {at::empty(reduced_sizes(call), input.options().dtype(type))};
 }
 
 Rule reduction(PartialOp op, LocalKernel kernel = nullptr, bool takes_partial = true) {
-  return {.strategies =
-              [op, kernel, takes_partial](const AxisCall& axis, std::vector<Strategy>& strategies) {
-                const at::Tensor& input = axis.call.input(0);
-                const Reduced reduced = reduced_by(axis.call);
-                for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
-                  const Placement cut = Shard{static_cast<int>(dim)};
-                  Strategy& strategy = strategies.emplace_back();
-                  strategy.inputs.push_back(cut);
-                  strategy.outputs.push_back(reduced.has(dim)
-                                                 ? Placement(Partial{op})
-                                                 : Placement(Shard{reduced.place(dim)}));
-                  if (reduced.has(dim)) strategy.kernel = kernel;
-                }
-                const bool has_same_type = axis.call.output(0).scalar_type() == input.scalar_type();
-                if (has_same_type && takes_partial) {
-                  strategies.push_back(alike(axis.call, Partial{op}, Partial{op}));
-                }
-              },
-          .family = "reductions"};
+  return {.strategies = [op, kernel, takes_partial](const AxisCall& axis,
+                                                    std::vector<Strategy>& strategies) {
+    const at::Tensor& input = axis.call.input(0);
+    const Reduced reduced = reduced_by(axis.call);
+    for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
+      const Placement cut = Shard{static_cast<int>(dim)};
+      Strategy& strategy = strategies.emplace_back();
+      strategy.inputs.push_back(cut);
+      strategy.outputs.push_back(reduced.has(dim) ? Placement(Partial{op})
+                                                  : Placement(Shard{reduced.place(dim)}));
+      if (reduced.has(dim)) strategy.kernel = kernel;
+    }
+    const bool has_same_type = axis.call.output(0).scalar_type() == input.scalar_type();
+    if (has_same_type && takes_partial) {
+      strategies.push_back(alike(axis.call, Partial{op}, Partial{op}));
+    }
+  }};
 }
 
 }  // namespace
 
 void add_reduction_rules(NamedRules& rules) {
-  rules.emplace_back("aten::sum", reduction(PartialOp::kSum));
+  FamilyRules family(rules, "reductions");
+  family.add("sum", reduction(PartialOp::kSum));
   // A NaN in one rank's term must make the whole value NaN, but nansum of the term would drop it.
-  rules.emplace_back("aten::nansum", reduction(PartialOp::kSum, nullptr, /*takes_partial=*/false));
-  rules.emplace_back("aten::mean", reduction(PartialOp::kSum, mean_of_parts));
+  family.add("nansum", reduction(PartialOp::kSum, nullptr, /*takes_partial=*/false));
+  family.add("mean", reduction(PartialOp::kSum, mean_of_parts));
   Rule product = reduction(PartialOp::kProduct);
   product.shapes = shape_of_product;  // prod has no meta kernel
-  rules.emplace_back("aten::prod", std::move(product));
-  for (const char* name : {"amax", "max"}) {
-    rules.emplace_back("aten::" + std::string(name),
-                       reduction(PartialOp::kMaximum, reduce_parts_that_may_be_empty));
-  }
-  for (const char* name : {"amin", "min"}) {
-    rules.emplace_back("aten::" + std::string(name),
-                       reduction(PartialOp::kMinimum, reduce_parts_that_may_be_empty));
-  }
-  rules.emplace_back("aten::any", reduction(PartialOp::kMaximum));
-  rules.emplace_back("aten::all", reduction(PartialOp::kMinimum));
+  family.add("prod", std::move(product));
+  family.add({"amax", "max"}, reduction(PartialOp::kMaximum, reduce_parts_that_may_be_empty));
+  family.add({"amin", "min"}, reduction(PartialOp::kMinimum, reduce_parts_that_may_be_empty));
+  family.add("any", reduction(PartialOp::kMaximum));
+  family.add("all", reduction(PartialOp::kMinimum));
 }
 
 }  // namespace trireme::tensor

@@ -6,6 +6,7 @@
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/reduced.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/TensorOperators.h>
@@ -21,17 +22,6 @@
 
 namespace trireme::tensor {
 namespace {
-
-constexpr const char* kFamily = "sorting";
-
-std::int64_t dim_of(const Call& call) {
-  return wrapped_dim(call.integer(call.position("dim")), call.input(0).dim());
-}
-
-bool keeps_dim(const Call& call) {
-  const int position = call.position("keepdim");
-  return position >= 0 && call.boolean(position);
-}
 
 // Returns true if the call works along one dim.
 bool has_dim(const Call& call) {
@@ -56,24 +46,8 @@ Indices selecting_indices(const Call& call) {
   const std::string letters = letters_except(call.input(0).dim(), {dim});
   Contraction terms = {.inputs = {{letters}}, .outputs = {}};
   terms.outputs.assign(static_cast<std::size_t>(call.num_outputs()),
-                       {keeps_dim(call) ? letters : without(letters, dim)});
+                       {reduced_by(call).keeps_dims ? letters : without(letters, dim)});
   return {terms};
-}
-
-std::vector<std::int64_t> reduced_sizes(const Call& call) {
-  const at::Tensor& input = call.input(0);
-  std::vector<std::int64_t> sizes(input.sizes().begin(), input.sizes().end());
-  if (sizes.empty()) return sizes;
-  if (!has_dim(call))
-    return keeps_dim(call) ? std::vector<std::int64_t>(sizes.size(), 1)
-                           : std::vector<std::int64_t>();
-  const std::int64_t dim = dim_of(call);
-  if (keeps_dim(call)) {
-    sizes[static_cast<std::size_t>(dim)] = 1;
-  } else {
-    sizes.erase(sizes.begin() + dim);
-  }
-  return sizes;
 }
 
 std::vector<at::Tensor> values_and_indices(const Call& call) {
@@ -178,6 +152,7 @@ Extremes extremes_of_all(LocalCall& call) {
 
 void find_extremes(LocalCall& call) {
   const bool gives_values = call.call().num_outputs() == 2;
+  const bool keeps_dims = reduced_by(call.call()).keeps_dims;
   Extremes found;
   if (has_dim(call.call())) {
     const std::int64_t dim = dim_of(call.call());
@@ -186,12 +161,12 @@ void find_extremes(LocalCall& call) {
       return;
     }
     found = extremes_along(call, dim);
-    if (!keeps_dim(call.call())) {
+    if (!keeps_dims) {
       found = {found.values.squeeze(dim), found.indices.squeeze(dim)};
     }
   } else {
     found = extremes_of_all(call);
-    if (keeps_dim(call.call())) found.indices = found.indices.view(call.output_sizes(0));
+    if (keeps_dims) found.indices = found.indices.view(call.output_sizes(0));
   }
   if (gives_values) {
     call.give({found.values, found.indices});
@@ -205,12 +180,7 @@ void extremes_exchanges(const DecidedCall& decided, std::vector<Exchange>& excha
   const Call& call = decided.call;
   const Layout& layout = decided.inputs[0];
   const DeviceMesh mesh = layout.mesh();
-  std::vector<std::int64_t> dims;
-  if (has_dim(call)) {
-    dims = {dim_of(call)};
-  } else {
-    dims = dims_of({}, call.input(0).dim());
-  }
+  const std::vector<std::int64_t> dims = reduced_by(call).dims;
   const auto rows = static_cast<double>(rows_of_part(decided, 0, dims));
   const auto bytes_of_value = static_cast<double>(call.input(0).element_size());
   for (const int axis : has_dim(call) ? layout.axes_of(dims[0]) : axes_that_cut(layout, dims)) {
@@ -222,7 +192,7 @@ void extremes_exchanges(const DecidedCall& decided, std::vector<Exchange>& excha
 
 // max, min, argmax and argmin: the dim may be sharded too, and the kernel makes the result whole.
 Rule extremes() {
-  const Rule plain = einsum_rule(selecting_indices, kFamily);
+  const Rule plain = einsum_rule(selecting_indices);
   return {.strategies =
               [plain](const AxisCall& axis, std::vector<Strategy>& all) {
                 const std::int64_t num_dims = axis.call.input(0).dim();
@@ -233,13 +203,12 @@ Rule extremes() {
                 }
                 for (Strategy& strategy : all) strategy.kernel = find_extremes;
               },
-          .exchanges = extremes_exchanges,
-          .family = kFamily};
+          .exchanges = extremes_exchanges};
 }
 
 // aminmax: if the dim is sharded, both results are Partial.
 Rule both_extremes() {
-  const Rule plain = einsum_rule(selecting_indices, kFamily);
+  const Rule plain = einsum_rule(selecting_indices);
   return {
       .strategies =
           [plain](const AxisCall& axis, std::vector<Strategy>& all) {
@@ -266,8 +235,7 @@ Rule both_extremes() {
           [](const Call& call) {
             const at::Tensor value = call.input(0).new_empty(reduced_sizes(call));
             return std::vector<at::Tensor>{value, value};
-          },
-      .family = kFamily};
+          }};
 }
 
 // The inputs are grad and the indices of the selected elements; all other gradients are zero.
@@ -314,44 +282,31 @@ std::vector<at::Tensor> search_shape(const Call& call) {
   return {shape.to(dtype)};
 }
 
-Rule whole() { return {.strategies = nullptr, .family = kFamily}; }
-Rule of_local_shape() {
-  return {.strategies = nullptr, .shape_from_local = true, .family = kFamily};
-}
-
 }  // namespace
 
 void add_sorting_rules(NamedRules& rules) {
-  const auto add = [&](const std::string& name, Rule rule) {
-    rules.emplace_back("aten::" + name, std::move(rule));
-  };
-  for (const char* name : {"sort", "argsort", "topk"})
-    add(name, einsum_rule(sorting_indices, kFamily));
-  for (const char* name : {"kthvalue", "mode", "median.dim", "median.dim_values", "nanmedian.dim",
-                           "nanmedian.dim_values"}) {
-    add(name, with_shapes(einsum_rule(selecting_indices, kFamily), values_and_indices));
-  }
-  for (const char* name : {"max.dim", "max.dim_max", "min.dim", "min.dim_min"}) {
-    add(name, with_shapes(extremes(), values_and_indices));
-  }
-  for (const char* name : {"argmax", "argmin"}) add(name, with_shapes(extremes(), one_index));
-  add("aminmax", both_extremes());
-  for (const char* name : {"median", "nanmedian"}) {
-    add(name, with_shapes(whole(), [](const Call& call) {
-          return std::vector<at::Tensor>{call.input(0).new_empty({})};
-        }));
-  }
-  Rule backward = with_local_sizes(einsum_rule(selecting_backward_indices, kFamily), "sizes");
-  add("value_selecting_reduction_backward", with_shapes(std::move(backward), [](const Call& call) {
-        return std::vector<at::Tensor>{
-            call.input(0).new_empty(call.integers(call.position("sizes")))};
-      }));
-  add("searchsorted", with_shapes(einsum_rule(searchsorted_indices, kFamily), search_shape));
-  add("bucketize", with_shapes(einsum_rule(bucketize_indices, kFamily), search_shape));
-  for (const char* name :
-       {"_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"}) {
-    add(name, of_local_shape());
-  }
+  FamilyRules family(rules, "sorting");
+  family.add({"sort", "argsort", "topk"}, einsum_rule(sorting_indices));
+  family.add({"kthvalue", "mode", "median.dim", "median.dim_values", "nanmedian.dim",
+              "nanmedian.dim_values"},
+             with_shapes(einsum_rule(selecting_indices), values_and_indices));
+  family.add({"max.dim", "max.dim_max", "min.dim", "min.dim_min"},
+             with_shapes(extremes(), values_and_indices));
+  family.add({"argmax", "argmin"}, with_shapes(extremes(), one_index));
+  family.add("aminmax", both_extremes());
+  family.add({"median", "nanmedian"}, with_shapes(whole_rule(), [](const Call& call) {
+               return std::vector<at::Tensor>{call.input(0).new_empty({})};
+             }));
+  Rule backward = with_local_sizes(einsum_rule(selecting_backward_indices), "sizes");
+  family.add("value_selecting_reduction_backward",
+             with_shapes(std::move(backward), [](const Call& call) {
+               return std::vector<at::Tensor>{
+                   call.input(0).new_empty(call.integers(call.position("sizes")))};
+             }));
+  family.add("searchsorted", with_shapes(einsum_rule(searchsorted_indices), search_shape));
+  family.add("bucketize", with_shapes(einsum_rule(bucketize_indices), search_shape));
+  family.add({"_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"},
+             local_shape_rule());
 }
 
 }  // namespace trireme::tensor

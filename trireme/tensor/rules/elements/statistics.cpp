@@ -5,6 +5,7 @@
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/reduced.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ExpandUtils.h>
@@ -20,43 +21,20 @@
 namespace trireme::tensor {
 namespace {
 
-constexpr const char* kFamily = "statistics";
-
-std::vector<std::int64_t> reduced_dims(const Call& call) {
-  const int position = call.position("dim");
-  return dims_of(position < 0 ? c10::IValue() : call.argument(position), call.input(0).dim());
-}
-
-bool keeps_dims(const Call& call) {
-  const int position = call.position("keepdim");
-  return position >= 0 && call.boolean(position);
-}
-
-std::vector<std::int64_t> reduced_sizes(const Call& call) {
-  const std::vector<std::int64_t> dims = reduced_dims(call);
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t dim = 0; dim < call.input(0).dim(); ++dim) {
-    const bool is_reduced = std::ranges::find(dims, dim) != dims.end();
-    if (!is_reduced) sizes.push_back(call.input(0).size(dim));
-    if (is_reduced && keeps_dims(call)) sizes.push_back(1);
-  }
-  return sizes;
-}
-
 // Returns the letters of the result: those of `letters` whose dims are not reduced.
 std::string kept_letters(const Call& call, const std::string& letters) {
-  const std::vector<std::int64_t> dims = reduced_dims(call);
+  const Reduced reduced = reduced_by(call);
   std::string kept;
   for (std::size_t dim = 0; dim < letters.size(); ++dim) {
-    const bool is_reduced = std::ranges::find(dims, static_cast<std::int64_t>(dim)) != dims.end();
+    const bool is_reduced = reduced.has(static_cast<std::int64_t>(dim));
     if (!is_reduced) kept.push_back(letters[dim]);
-    if (is_reduced && keeps_dims(call)) kept.push_back('.');
+    if (is_reduced && reduced.keeps_dims) kept.push_back('.');
   }
   return kept;
 }
 
 Indices kept_dims_indices(const Call& call) {
-  const std::string letters = letters_except(call.input(0).dim(), reduced_dims(call));
+  const std::string letters = letters_except(call.input(0).dim(), reduced_by(call).dims);
   const std::string kept = kept_letters(call, letters);
   Contraction terms = {.inputs = {{letters}}, .outputs = {}};
   terms.outputs.assign(static_cast<std::size_t>(call.num_outputs()), {kept});
@@ -65,7 +43,7 @@ Indices kept_dims_indices(const Call& call) {
 
 // var, std, var_mean, std_mean.
 void variance(LocalCall& call) {
-  const std::vector<std::int64_t> dims = reduced_dims(call.call());
+  const std::vector<std::int64_t> dims = reduced_by(call.call()).dims;
   const Axes axes = axes_that_cut(call.input_layout(0), dims);
   if (axes.empty()) {
     run_unless_empty(call);
@@ -99,22 +77,18 @@ void variance(LocalCall& call) {
 
 // The kernel sums rows twice: for the mean, then for the squared differences.
 void variance_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
-  const std::vector<std::int64_t> dims = reduced_dims(decided.call);
-  const Axes axes = axes_that_cut(decided.inputs[0], dims);
-  const at::ScalarType type = wide_type(decided.call.input(0).scalar_type());
-  const std::int64_t rows = rows_of_part(decided, 0, dims);
-  add_reductions(decided, axes, rows, type, exchanges);
-  add_reductions(decided, axes, rows, type, exchanges);
+  add_row_reductions(decided, 0, reduced_by(decided.call).dims, 2,
+                     wide_type(decided.call.input(0).scalar_type()), exchanges);
 }
 
 Rule variance_rule() {
-  const Rule plain = einsum_rule(kept_dims_indices, kFamily);
+  const Rule plain = einsum_rule(kept_dims_indices);
   return {.strategies =
               [plain](const AxisCall& axis, std::vector<Strategy>& all) {
                 plain.strategies(axis, all);
                 const at::Tensor& input = axis.call.input(0);
                 const bool is_cut = input.dim() > 0 && !at::isComplexType(input.scalar_type());
-                for (const std::int64_t dim : reduced_dims(axis.call)) {
+                for (const std::int64_t dim : reduced_by(axis.call).dims) {
                   if (is_cut)
                     all.push_back(alike(axis.call, Shard{static_cast<int>(dim)}, Replicate{}));
                 }
@@ -130,8 +104,7 @@ Rule variance_rule() {
                 return std::vector<at::Tensor>{variance,
                                                call.input(0).new_empty(reduced_sizes(call))};
               },
-          .exchanges = variance_exchanges,
-          .family = kFamily};
+          .exchanges = variance_exchanges};
 }
 
 // A reduced dim keeps its letter in the input and has none in the result, so that counts add up.
@@ -178,8 +151,7 @@ Rule comparing_rule() {
                 for (Strategy& strategy : all) strategy.kernel = all_agree;
               },
           .shape_from_local = true,
-          .exchanges = comparing_exchanges,
-          .family = kFamily};
+          .exchanges = comparing_exchanges};
 }
 
 // Returns letters for leading dims, counted from the end, and then for rows and columns.
@@ -236,44 +208,32 @@ std::vector<at::Tensor> pair_distances_shape(const Call& call) {
 
 // renorm takes norms over all dims but one, which may be sharded.
 Indices renorm_indices(const Call& call) {
-  const std::int64_t num_dims = call.input(0).dim();
-  const std::int64_t dim = wrapped_dim(call.integer(call.position("dim")), num_dims);
-  std::string letters(static_cast<std::size_t>(num_dims), '.');
-  letters[static_cast<std::size_t>(dim)] = 'A';
+  std::string letters(static_cast<std::size_t>(call.input(0).dim()), '.');
+  letters[static_cast<std::size_t>(dim_of(call))] = 'A';
   return {same_letters(call, letters)};
-}
-
-Rule whole() { return {.strategies = nullptr, .family = kFamily}; }
-Rule of_local_shape() {
-  return {.strategies = nullptr, .shape_from_local = true, .family = kFamily};
 }
 
 }  // namespace
 
 void add_statistics_rules(NamedRules& rules) {
-  const auto add = [&](const std::string& name, Rule rule) {
-    rules.emplace_back("aten::" + name, std::move(rule));
-  };
-  for (const char* name : {"var", "std", "var_mean", "std_mean"}) add(name, variance_rule());
-  add("count_nonzero", with_shapes(einsum_rule(counting_indices, kFamily), [](const Call& call) {
+  FamilyRules family(rules, "statistics");
+  family.add({"var", "std", "var_mean", "std_mean"}, variance_rule());
+  family.add(
+      "count_nonzero", with_shapes(einsum_rule(counting_indices), [](const Call& call) {
         return std::vector<at::Tensor>{call.input(0).new_empty(reduced_sizes(call)).to(at::kLong)};
       }));
-  for (const char* name : {"equal", "allclose"}) add(name, comparing_rule());
-  for (const char* name : {"_cdist_forward", "_euclidean_dist"}) {
-    add(name, with_shapes(einsum_rule(distance_indices, kFamily), distance_shape));
-  }
-  add("_cdist_backward",
-      with_shapes(einsum_rule(distance_backward_indices, kFamily), distance_backward_shape));
-  add("_pdist_forward", with_shapes(whole(), pair_distances_shape));
-  add("_pdist_backward", with_shapes(whole(), [](const Call& call) -> std::vector<at::Tensor> {
-        return {call.input(1)};
-      }));
-  add("renorm", einsum_rule(renorm_indices, kFamily));
-  for (const char* name :
-       {"histc", "bincount", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
-        "_histogramdd_from_bin_tensors", "_local_scalar_dense", "is_set_to", "_assert_async"}) {
-    add(name, of_local_shape());
-  }
+  family.add({"equal", "allclose"}, comparing_rule());
+  family.add({"_cdist_forward", "_euclidean_dist"},
+             with_shapes(einsum_rule(distance_indices), distance_shape));
+  family.add("_cdist_backward",
+             with_shapes(einsum_rule(distance_backward_indices), distance_backward_shape));
+  family.add("_pdist_forward", with_shapes(whole_rule(), pair_distances_shape));
+  family.add("_pdist_backward", with_shapes(whole_rule(), like_second));
+  family.add("renorm", einsum_rule(renorm_indices));
+  family.add(
+      {"histc", "bincount", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+       "_histogramdd_from_bin_tensors", "_local_scalar_dense", "is_set_to", "_assert_async"},
+      local_shape_rule());
 }
 
 }  // namespace trireme::tensor

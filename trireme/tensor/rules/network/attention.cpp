@@ -221,53 +221,39 @@ std::vector<at::Tensor> efficient_backward_shapes(const Call& call) {
 }
 
 // Counts the products of queries and keys and of weights and values. A causal mask halves them.
-double attention_flops(const at::Tensor& query, const at::Tensor& key, bool is_causal_call) {
+double attention_flops(const Call& call, const at::Tensor& query, const at::Tensor& key) {
   const double products =
       4.0 * static_cast<double>(query.numel()) * static_cast<double>(key.size(kSequence));
-  return is_causal_call ? products / 2 : products;
+  return call.boolean(call.position("is_causal")) ? products / 2 : products;
+}
+
+double forward_flops(const Call& call) {
+  return attention_flops(call, call.input(0), call.input(1));
+}
+
+// Four products, and one that recomputes the weights.
+double backward_flops(const Call& call) {
+  return 2.5 * attention_flops(call, call.input(1), call.input(2));
 }
 
 }  // namespace
 
 void add_attention_rules(NamedRules& rules) {
-  rules.emplace_back("aten::_scaled_dot_product_efficient_attention",
-                     Rule{.strategies = efficient_strategies,
-                          .shapes = efficient_shapes,
-                          .flops =
-                              [](const Call& call) {
-                                return attention_flops(call.input(0), call.input(1),
-                                                       call.boolean(call.position("is_causal")));
-                              },
-                          .family = "attention"});
-  rules.emplace_back("aten::_scaled_dot_product_efficient_attention_backward",
-                     Rule{.strategies = efficient_backward_strategies,
-                          .shapes = efficient_backward_shapes,
-                          .flops =
-                              [](const Call& call) {
-                                return 2.5 *
-                                       attention_flops(call.input(1), call.input(2),
-                                                       call.boolean(call.position("is_causal")));
-                              },
-                          .family = "attention"});
-  rules.emplace_back("aten::_scaled_dot_product_flash_attention_for_cpu",
-                     Rule{.strategies = attention_strategies,
-                          .shapes = attention_shapes,
-                          .flops =
-                              [](const Call& call) {
-                                return attention_flops(call.input(0), call.input(1),
-                                                       call.boolean(4));
-                              },
-                          .family = "attention"});
-  rules.emplace_back("aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-                     Rule{.strategies = attention_backward_strategies,
-                          .shapes = attention_backward_shapes,
-                          .flops =
-                              [](const Call& call) {
-                                // Four products, and one that recomputes the weights.
-                                return 2.5 * attention_flops(call.input(1), call.input(2),
-                                                             call.boolean(7));
-                              },
-                          .family = "attention"});
+  FamilyRules family(rules, "attention");
+  family.add(
+      "_scaled_dot_product_efficient_attention",
+      {.strategies = efficient_strategies, .shapes = efficient_shapes, .flops = forward_flops});
+  family.add("_scaled_dot_product_efficient_attention_backward",
+             {.strategies = efficient_backward_strategies,
+              .shapes = efficient_backward_shapes,
+              .flops = backward_flops});
+  family.add(
+      "_scaled_dot_product_flash_attention_for_cpu",
+      {.strategies = attention_strategies, .shapes = attention_shapes, .flops = forward_flops});
+  family.add("_scaled_dot_product_flash_attention_for_cpu_backward",
+             {.strategies = attention_backward_strategies,
+              .shapes = attention_backward_shapes,
+              .flops = backward_flops});
 }
 
 }  // namespace trireme::tensor

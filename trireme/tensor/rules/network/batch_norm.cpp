@@ -23,8 +23,6 @@ namespace {
 
 constexpr std::array<const char*, 2> kRunning = {"running_mean", "running_var"};
 
-at::Tensor widened(const at::Tensor& tensor) { return tensor.to(wide_type(tensor.scalar_type())); }
-
 // Returns true if the statistics are those of this batch.
 bool is_training(const Call& call) {
   for (const char* name : {"training", "train", "update"}) {
@@ -52,17 +50,6 @@ at::Tensor along_channels(const at::Tensor& tensor, std::int64_t num_dims) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(num_dims), 1);
   sizes[1] = tensor.numel();
   return widened(tensor).reshape(sizes);
-}
-
-// Returns the dtype of saved statistics: that of parameters and buffers if the input is of half
-// precision.
-at::ScalarType type_of_statistics(const Call& call) {
-  at::ScalarType type = call.input(0).scalar_type();
-  for (const char* name : {"weight", "bias", "running_mean"}) {
-    if (!has_running(call, name) || !at::isReducedFloatingType(type)) continue;
-    type = call.input(call.input_of(call.position(name))).scalar_type();
-  }
-  return type;
 }
 
 // Sums over a batch of which each rank has a part.
@@ -270,11 +257,8 @@ void batch_norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exc
   const Call& call = decided.call;
   if (!is_training(call)) return;
   const std::vector<std::int64_t> dims = all_but_channels(call.input(0).dim());
-  const Axes axes = axes_that_cut(decided.inputs[0], dims);
   const at::ScalarType type = wide_type(call.input(0).scalar_type());
-  const std::int64_t num_channels = rows_of_part(decided, 0, dims);
-  add_reductions(decided, axes, num_channels, type, exchanges);
-  add_reductions(decided, axes, num_channels, type, exchanges);
+  add_row_reductions(decided, 0, dims, 2, type, exchanges);
   const Layout channels = layout_along(decided.inputs[0], 1);
   for (const char* name : kRunning) {
     if (!has_running(call, name)) continue;
@@ -333,21 +317,17 @@ std::vector<at::Tensor> batch_norm_backward_shapes(const Call& call) {
 }  // namespace
 
 void add_batch_norm_rules(NamedRules& rules) {
-  for (const char* name :
-       {"native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
-        "_batch_norm_with_update", "_batch_norm_no_update"}) {
-    rules.emplace_back("aten::" + std::string(name), Rule{.strategies = batch_norm_strategies,
-                                                          .shapes = batch_norm_shapes,
-                                                          .exchanges = batch_norm_exchanges,
-                                                          .family = "normalisation"});
-  }
-  for (const char* name : {"native_batch_norm_backward", "batch_norm_backward"}) {
-    rules.emplace_back("aten::" + std::string(name),
-                       Rule{.strategies = batch_norm_backward_strategies,
-                            .shapes = batch_norm_backward_shapes,
-                            .exchanges = batch_norm_backward_exchanges,
-                            .family = "normalisation"});
-  }
+  FamilyRules family(rules, "normalisation");
+  family.add(
+      {"native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+       "_batch_norm_with_update", "_batch_norm_no_update"},
+      Rule{.strategies = batch_norm_strategies,
+           .shapes = batch_norm_shapes,
+           .exchanges = batch_norm_exchanges});
+  family.add({"native_batch_norm_backward", "batch_norm_backward"},
+             Rule{.strategies = batch_norm_backward_strategies,
+                  .shapes = batch_norm_backward_shapes,
+                  .exchanges = batch_norm_backward_exchanges});
 }
 
 }  // namespace trireme::tensor

@@ -7,6 +7,7 @@
 #include <trireme/base/error.h>
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/aminmax.h>
@@ -194,34 +195,25 @@ std::vector<at::Tensor> one_hot_shape(const Call& call) {
 }  // namespace
 
 void add_embedding_rules(NamedRules& rules) {
-  rules.emplace_back(
-      "aten::embedding",
-      Rule{.strategies = embedding_strategies, .shapes = embedding_shape, .family = "embeddings"});
-  for (const char* name : {"aten::embedding_backward", "aten::embedding_dense_backward"}) {
-    // A kernel of the rule, since the rows may be sharded though gradient and indices are whole.
-    rules.emplace_back(name, Rule{.strategies = embedding_backward_strategies,
-                                  .shapes = embedding_backward_shape,
-                                  .kernel = embedding_backward,
-                                  .family = "embeddings"});
-  }
-  rules.emplace_back(
-      "aten::embedding_renorm_",
-      Rule{.strategies =
-               [](const AxisCall&, std::vector<Strategy>& strategies) {
-                 strategies.push_back({{Shard{0}, Replicate{}}, {Shard{0}}, renormalise_own_rows});
-               },
-           .shapes = [](const Call& call) { return std::vector<at::Tensor>{call.input(0)}; },
-           .family = "embeddings"});
+  FamilyRules family(rules, "embeddings");
+  family.add("embedding", {.strategies = embedding_strategies, .shapes = embedding_shape});
+  // A kernel of the rule, since the rows may be sharded though gradient and indices are whole.
+  family.add({"embedding_backward", "embedding_dense_backward"},
+             {.strategies = embedding_backward_strategies,
+              .shapes = embedding_backward_shape,
+              .kernel = embedding_backward});
+  family.add(
+      "embedding_renorm_",
+      {.strategies =
+           [](const AxisCall&, std::vector<Strategy>& strategies) {
+             strategies.push_back({{Shard{0}, Replicate{}}, {Shard{0}}, renormalise_own_rows});
+           },
+       .shapes = like_first});
   // The shapes of saved tensors depend on the implementation that LibTorch chooses.
-  for (const char* name :
-       {"_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward",
-        "_embedding_bag_dense_backward", "_embedding_bag_per_sample_weights_backward"}) {
-    rules.emplace_back("aten::" + std::string(name),
-                       Rule{.strategies = {}, .shape_from_local = true, .family = "embeddings"});
-  }
-  rules.emplace_back(
-      "aten::one_hot",
-      Rule{.strategies = one_hot_strategies, .shapes = one_hot_shape, .family = "embeddings"});
+  family.add({"_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward",
+              "_embedding_bag_dense_backward", "_embedding_bag_per_sample_weights_backward"},
+             local_shape_rule());
+  family.add("one_hot", {.strategies = one_hot_strategies, .shapes = one_hot_shape});
 }
 
 }  // namespace trireme::tensor

@@ -16,8 +16,6 @@
 namespace trireme::tensor {
 namespace {
 
-constexpr const char* kFamily = "gated";
-
 // Returns the input that is halved in glu(self, dim) and glu_backward(grad_output, self, dim).
 int halved_input(const Call& call) { return call.num_inputs() - 1; }
 
@@ -68,8 +66,7 @@ void add_cut_of_halves(const AxisCall& axis, LocalKernel kernel,
 }
 
 Rule glu_rule(bool is_backward) {
-  Rule rule =
-      einsum_rule([is_backward](const Call& call) { return indices(call, is_backward); }, kFamily);
+  Rule rule = einsum_rule([is_backward](const Call& call) { return indices(call, is_backward); });
   rule.strategies = [whole = rule.strategies, is_backward](const AxisCall& axis,
                                                            std::vector<Strategy>& strategies) {
     whole(axis, strategies);
@@ -89,11 +86,12 @@ Rule glu_rule(bool is_backward) {
 }  // namespace
 
 void add_gated_rules(NamedRules& rules) {
-  rules.emplace_back("aten::glu", glu_rule(false));
-  rules.emplace_back("aten::glu_backward",
-                     with_shapes(glu_rule(true), [](const Call& call) -> std::vector<at::Tensor> {
-                       return {at::empty_like(call.input(1))};
-                     }));
+  FamilyRules family(rules, "gated");
+  family.add("glu", glu_rule(false));
+  family.add("glu_backward",
+             with_shapes(glu_rule(true), [](const Call& call) -> std::vector<at::Tensor> {
+               return {at::empty_like(call.input(1))};
+             }));
 }
 
 }  // namespace trireme::tensor

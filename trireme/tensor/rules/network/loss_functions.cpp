@@ -5,6 +5,7 @@
 // among its classes.
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
@@ -212,8 +213,7 @@ void nll_loss(LocalCall& call) {
   }
   // The ranks that shard the scores hold every element once.
   const Layout& layout = call.input_layout(0);
-  std::vector<std::int64_t> dims;
-  for (std::int64_t dim = 0; dim < global_call.input(0).dim(); ++dim) dims.push_back(dim);
+  const std::vector<std::int64_t> dims = dims_of({}, global_call.input(0).dim());
   const at::Tensor sums =
       reduced_across(at::stack({sum, weight}), layout.mesh(), axes_that_cut(layout, dims),
                      comm::ReduceOp::kSum, global_call.name());
@@ -252,8 +252,7 @@ void nll_loss_strategies(const AxisCall& axis, std::vector<Strategy>& strategies
 void nll_loss_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Call& call = decided.call;
   if (reduction_of(call) == at::Reduction::None) return;
-  std::vector<std::int64_t> dims;
-  for (std::int64_t dim = 0; dim < call.input(0).dim(); ++dim) dims.push_back(dim);
+  const std::vector<std::int64_t> dims = dims_of({}, call.input(0).dim());
   add_reductions(decided, axes_that_cut(decided.inputs[0], dims), 2,
                  wide_type(call.input(0).scalar_type()), exchanges);
 }
@@ -313,8 +312,7 @@ Rule whole_backward_rule() {
               },
           .shapes = [](const Call& call) -> std::vector<at::Tensor> {
             return {at::empty_like(call.input(1), at::MemoryFormat::Contiguous)};
-          },
-          .family = "losses"};
+          }};
 }
 
 // Returns one loss for each row of scores [rows, classes], or a single loss for [classes].
@@ -343,9 +341,9 @@ std::vector<at::Tensor> ctc_loss_shapes(const Call& call) {
 }  // namespace
 
 void add_loss_rules(NamedRules& rules) {
+  FamilyRules family(rules, "losses");
   const auto add = [&](const std::string& name, auto strategies, auto shapes) {
-    rules.emplace_back("aten::" + name,
-                       Rule{.strategies = strategies, .shapes = shapes, .family = "losses"});
+    family.add(name, {.strategies = strategies, .shapes = shapes});
   };
   for (const std::string name :
        {"mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy"}) {
@@ -355,20 +353,18 @@ void add_loss_rules(NamedRules& rules) {
   // Its backward is composed of other operators.
   add("binary_cross_entropy_with_logits", loss_strategies, loss_shape);
   for (const std::string name : {"nll_loss", "nll_loss2d"}) {
-    rules.emplace_back("aten::" + name + "_forward", Rule{.strategies = nll_loss_strategies,
-                                                          .shapes = nll_loss_shapes,
-                                                          .exchanges = nll_loss_exchanges,
-                                                          .family = "losses"});
+    family.add(name + "_forward", {.strategies = nll_loss_strategies,
+                                   .shapes = nll_loss_shapes,
+                                   .exchanges = nll_loss_exchanges});
     add(name + "_backward", nll_loss_backward_strategies, nll_loss_backward_shape);
   }
   // These losses have no strategies, so their inputs are replicated.
   add("_ctc_loss", nullptr, ctc_loss_shapes);
   add("multi_margin_loss", nullptr, loss_of_rows);
   add("multilabel_margin_loss_forward", nullptr, multilabel_margin_shapes);
-  for (const char* name :
-       {"_ctc_loss_backward", "multi_margin_loss_backward", "multilabel_margin_loss_backward"}) {
-    rules.emplace_back("aten::" + std::string(name), whole_backward_rule());
-  }
+  family.add(
+      {"_ctc_loss_backward", "multi_margin_loss_backward", "multilabel_margin_loss_backward"},
+      whole_backward_rule());
 }
 
 }  // namespace trireme::tensor

@@ -22,21 +22,6 @@
 namespace trireme::tensor {
 namespace {
 
-at::Tensor widened(const at::Tensor& tensor) { return tensor.to(wide_type(tensor.scalar_type())); }
-
-// Returns the dtype of statistics: that of the parameters if the input is of half precision.
-at::ScalarType type_of_statistics(const Call& call, int input) {
-  at::ScalarType type = call.input(input).scalar_type();
-  for (const char* name : {"weight", "bias"}) {
-    const int position = call.position(name);
-    const int parameter = position < 0 ? -1 : call.input_of(position);
-    if (parameter >= 0 && at::isReducedFloatingType(type)) {
-      type = call.input(parameter).scalar_type();
-    }
-  }
-  return type;
-}
-
 std::vector<std::int64_t> numbers(std::int64_t from, std::int64_t to) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(std::max<std::int64_t>(to - from, 0)));
   std::iota(all.begin(), all.end(), from);
@@ -103,7 +88,7 @@ void layer_norm_across(LocalCall& call) {
   at::Tensor output = centred * rstd;
   if (call.has_tensor(2)) output = output * widened(call.tensor(2));
   if (call.has_tensor(3)) output = output + widened(call.tensor(3));
-  const at::ScalarType statistics = type_of_statistics(call.call(), 0);
+  const at::ScalarType statistics = type_of_statistics(call.call());
   call.give({output.to(call.tensor(0).scalar_type()), mean.to(statistics), rstd.to(statistics)});
 }
 
@@ -156,7 +141,7 @@ std::vector<at::Tensor> layer_norm_shapes(const Call& call) {
   for (std::int64_t dim = first_normalised(call); dim < input.dim(); ++dim) {
     sizes[static_cast<std::size_t>(dim)] = 1;
   }
-  const at::Tensor statistics = input.new_empty(sizes, type_of_statistics(call, 0));
+  const at::Tensor statistics = input.new_empty(sizes, type_of_statistics(call));
   return {at::empty_like(input), statistics, statistics};
 }
 
@@ -199,11 +184,7 @@ std::vector<at::Tensor> layer_norm_backward_shapes(const Call& call) {
 void layer_norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Call& call = decided.call;
   const auto dims = numbers(first_normalised(call), input_of(call, "input").dim());
-  const Axes axes = axes_that_cut(decided.inputs[0], dims);
-  const at::ScalarType type = wide_type(call.input(0).scalar_type());
-  const std::int64_t rows = rows_of_part(decided, 0, dims);
-  add_reductions(decided, axes, rows, type, exchanges);
-  add_reductions(decided, axes, rows, type, exchanges);
+  add_row_reductions(decided, 0, dims, 2, wide_type(call.input(0).scalar_type()), exchanges);
 }
 
 // Returns the dtype of a gradient times the weight, if there is a weight.
@@ -302,7 +283,7 @@ void group_norm(LocalCall& call) {
   at::Tensor output = centred * groups.spread(rstd);
   if (call.has_tensor(1)) output = output * per_channel(call.tensor(1));
   if (call.has_tensor(2)) output = output + per_channel(call.tensor(2));
-  const at::ScalarType statistics = type_of_statistics(call.call(), 0);
+  const at::ScalarType statistics = type_of_statistics(call.call());
   call.give({output.reshape(input.sizes()).to(input.scalar_type()), mean.to(statistics),
              rstd.to(statistics)});
 }
@@ -412,7 +393,7 @@ void group_norm_backward_strategies(const AxisCall& axis, std::vector<Strategy>&
 std::vector<at::Tensor> group_norm_shapes(const Call& call) {
   const at::Tensor& input = call.input(0);
   const at::Tensor statistics =
-      input.new_empty({input.size(0), call.integer(6)}, type_of_statistics(call, 0));
+      input.new_empty({input.size(0), call.integer(6)}, type_of_statistics(call));
   return {at::empty_like(input), statistics, statistics};
 }
 
@@ -425,18 +406,16 @@ std::vector<at::Tensor> group_norm_backward_shapes(const Call& call) {
 }  // namespace
 
 void add_normalisation_rules(NamedRules& rules) {
+  FamilyRules family(rules, "normalisation");
   const auto add = [&](const char* name, auto strategies, auto shapes, auto exchanges) {
-    rules.emplace_back(name, Rule{.strategies = strategies,
-                                  .shapes = shapes,
-                                  .exchanges = exchanges,
-                                  .family = "normalisation"});
+    family.add(name, {.strategies = strategies, .shapes = shapes, .exchanges = exchanges});
   };
-  add("aten::native_layer_norm", layer_norm_strategies, layer_norm_shapes, layer_norm_exchanges);
-  add("aten::native_layer_norm_backward", layer_norm_backward_strategies,
-      layer_norm_backward_shapes, layer_norm_backward_exchanges);
-  add("aten::native_group_norm", group_norm_strategies, group_norm_shapes, group_norm_exchanges);
-  add("aten::native_group_norm_backward", group_norm_backward_strategies,
-      group_norm_backward_shapes, group_norm_backward_exchanges);
+  add("native_layer_norm", layer_norm_strategies, layer_norm_shapes, layer_norm_exchanges);
+  add("native_layer_norm_backward", layer_norm_backward_strategies, layer_norm_backward_shapes,
+      layer_norm_backward_exchanges);
+  add("native_group_norm", group_norm_strategies, group_norm_shapes, group_norm_exchanges);
+  add("native_group_norm_backward", group_norm_backward_strategies, group_norm_backward_shapes,
+      group_norm_backward_exchanges);
 }
 
 }  // namespace trireme::tensor

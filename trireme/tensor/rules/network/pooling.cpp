@@ -11,8 +11,6 @@
 namespace trireme::tensor {
 namespace {
 
-constexpr const char* kFamily = "pooling";
-
 // Returns letters for all dims but the last `num_space`, for a call whose tensors are all images.
 Contraction images(const Call& call, std::int64_t num_space) {
   Contraction terms;
@@ -28,29 +26,24 @@ Contraction images(const Call& call, std::int64_t num_space) {
 
 // Rules of operators that are linear in their first tensor, and of operators that select elements.
 Rule linear_rule(std::int64_t num_space) {
-  return einsum_rule(
-      [num_space](const Call& call) {
-        Indices indices = {.terms = images(call, num_space)};
-        indices.terms.linear = {0};
-        return indices;
-      },
-      kFamily);
+  return einsum_rule([num_space](const Call& call) {
+    Indices indices = {.terms = images(call, num_space)};
+    indices.terms.linear = {0};
+    return indices;
+  });
 }
 
 Rule choosing_rule(std::int64_t num_space) {
-  return einsum_rule([num_space](const Call& call) { return Indices{images(call, num_space)}; },
-                     kFamily);
+  return einsum_rule([num_space](const Call& call) { return Indices{images(call, num_space)}; });
 }
 
 // Rule of a backward that reads only the shape of its second tensor.
 Rule linear_backward_rule(std::int64_t num_space) {
-  return einsum_rule(
-      [num_space](const Call& call) {
-        Indices indices = {.terms = images(call, num_space), .shape_only = {1}};
-        indices.terms.linear = {0};
-        return indices;
-      },
-      kFamily);
+  return einsum_rule([num_space](const Call& call) {
+    Indices indices = {.terms = images(call, num_space), .shape_only = {1}};
+    indices.terms.linear = {0};
+    return indices;
+  });
 }
 
 at::Tensor resized(const at::Tensor& tensor, c10::IntArrayRef last) {
@@ -58,8 +51,6 @@ at::Tensor resized(const at::Tensor& tensor, c10::IntArrayRef last) {
   std::ranges::copy(last, sizes.end() - static_cast<std::ptrdiff_t>(last.size()));
   return tensor.new_empty(sizes);
 }
-
-std::vector<at::Tensor> like_second(const Call& call) { return {call.input(1)}; }
 
 std::vector<at::Tensor> of_output_size(const Call& call) {
   return {resized(call.input(0), call.integers(call.position("output_size")))};
@@ -139,38 +130,34 @@ void add_multiple(const AxisCall& axis, std::int64_t dim, std::vector<Strategy>&
 // Rule of operators that move values between the last dims. Batch dims may be sharded, and others
 // where parts stay whole multiples.
 Rule moving_rule(std::int64_t num_moved, bool cuts_multiples, bool cuts_space) {
-  return {.strategies =
-              [num_moved, cuts_multiples, cuts_space](const AxisCall& axis,
-                                                      std::vector<Strategy>& all) {
-                const std::int64_t num_dims = axis.call.input(0).dim();
-                const std::int64_t first = num_dims - num_moved;
-                for (std::int64_t dim = 0; dim < first; ++dim) {
-                  const auto cut = static_cast<int>(dim);
-                  all.push_back(alike(axis.call, Shard{cut}, Shard{cut}));
-                  all.back().kernel = run_unless_empty;
-                }
-                if (cuts_multiples && first >= 0) add_multiple(axis, first, all);
-                for (std::int64_t dim = first + 1; cuts_space && dim < num_dims; ++dim) {
-                  add_multiple(axis, dim, all);
-                }
-                all.push_back(alike(axis.call, Partial{}, Partial{}));
-              },
-          .family = kFamily};
+  return {.strategies = [num_moved, cuts_multiples, cuts_space](const AxisCall& axis,
+                                                                std::vector<Strategy>& all) {
+    const std::int64_t num_dims = axis.call.input(0).dim();
+    const std::int64_t first = num_dims - num_moved;
+    for (std::int64_t dim = 0; dim < first; ++dim) {
+      const auto cut = static_cast<int>(dim);
+      all.push_back(alike(axis.call, Shard{cut}, Shard{cut}));
+      all.back().kernel = run_unless_empty;
+    }
+    if (cuts_multiples && first >= 0) add_multiple(axis, first, all);
+    for (std::int64_t dim = first + 1; cuts_space && dim < num_dims; ++dim) {
+      add_multiple(axis, dim, all);
+    }
+    all.push_back(alike(axis.call, Partial{}, Partial{}));
+  }};
 }
 
 // Rule of im2col, from [N, C, H, W] to [N, C * kernel, windows], and of col2im back.
 Rule columns_rule(std::int64_t num_dims_without_batch) {
-  return {.strategies =
-              [num_dims_without_batch](const AxisCall& axis, std::vector<Strategy>& all) {
-                const std::int64_t channels = axis.call.input(0).dim() - num_dims_without_batch;
-                if (channels == 1) {
-                  all.push_back(alike(axis.call, Shard{0}, Shard{0}));
-                  all.back().kernel = run_unless_empty;
-                }
-                if (channels >= 0) add_multiple(axis, channels, all);
-                all.push_back(alike(axis.call, Partial{}, Partial{}));
-              },
-          .family = kFamily};
+  return {.strategies = [num_dims_without_batch](const AxisCall& axis, std::vector<Strategy>& all) {
+    const std::int64_t channels = axis.call.input(0).dim() - num_dims_without_batch;
+    if (channels == 1) {
+      all.push_back(alike(axis.call, Shard{0}, Shard{0}));
+      all.back().kernel = run_unless_empty;
+    }
+    if (channels >= 0) add_multiple(axis, channels, all);
+    all.push_back(alike(axis.call, Partial{}, Partial{}));
+  }};
 }
 
 std::vector<at::Tensor> im2col_shape(const Call& call) {
@@ -204,14 +191,12 @@ std::vector<at::Tensor> col2im_shape(const Call& call) {
 std::string space(std::int64_t count) { return std::string(static_cast<std::size_t>(count), '.'); }
 
 Rule grid_sampler_rule(std::int64_t num_space) {
-  Rule rule = einsum_rule(
-      [num_space](const Call&) -> Indices {
-        const std::string image = "nc" + space(num_space);
-        return {.terms = {.inputs = {{image}, {"n" + space(num_space + 1)}},
-                          .outputs = {{image}},
-                          .linear = {0}}};
-      },
-      kFamily);
+  Rule rule = einsum_rule([num_space](const Call&) -> Indices {
+    const std::string image = "nc" + space(num_space);
+    return {.terms = {.inputs = {{image}, {"n" + space(num_space + 1)}},
+                      .outputs = {{image}},
+                      .linear = {0}}};
+  });
   return with_shapes(std::move(rule), [num_space](const Call& call) -> std::vector<at::Tensor> {
     const c10::IntArrayRef grid = call.input(1).sizes();
     return {resized(call.input(0), grid.slice(1, static_cast<std::size_t>(num_space)))};
@@ -219,15 +204,12 @@ Rule grid_sampler_rule(std::int64_t num_space) {
 }
 
 Rule grid_sampler_backward_rule(std::int64_t num_space) {
-  Rule rule = einsum_rule(
-      [num_space](const Call&) -> Indices {
-        const std::string image = "nc" + space(num_space);
-        const std::string grid = "n" + space(num_space + 1);
-        return {.terms = {.inputs = {{image}, {image}, {grid}},
-                          .outputs = {{image}, {grid}},
-                          .linear = {0}}};
-      },
-      kFamily);
+  Rule rule = einsum_rule([num_space](const Call&) -> Indices {
+    const std::string image = "nc" + space(num_space);
+    const std::string grid = "n" + space(num_space + 1);
+    return {.terms = {
+                .inputs = {{image}, {image}, {grid}}, .outputs = {{image}, {grid}}, .linear = {0}}};
+  });
   return with_shapes(std::move(rule), [](const Call& call) -> std::vector<at::Tensor> {
     const auto mask = call.argument(call.position("output_mask")).toBoolList();
     return {mask.get(0) ? call.input(1) : at::Tensor(), mask.get(1) ? call.input(2) : at::Tensor()};
@@ -237,14 +219,12 @@ Rule grid_sampler_backward_rule(std::int64_t num_space) {
 // affine_grid_generator maps theta [N, 2, 3] to a grid [N, H, W, 2]; the argument `size` begins
 // with N.
 Rule affine_grid_rule() {
-  Rule rule = einsum_rule(
-      [](const Call& call) -> Indices {
-        const auto num_dims = [](const at::Tensor& tensor) { return space(tensor.dim() - 1); };
-        return {.terms = {.inputs = {{"n" + num_dims(call.input(0))}},
-                          .outputs = {{"n" + num_dims(call.output(0))}},
-                          .linear = {0}}};
-      },
-      kFamily);
+  Rule rule = einsum_rule([](const Call& call) -> Indices {
+    const auto num_dims = [](const at::Tensor& tensor) { return space(tensor.dim() - 1); };
+    return {.terms = {.inputs = {{"n" + num_dims(call.input(0))}},
+                      .outputs = {{"n" + num_dims(call.output(0))}},
+                      .linear = {0}}};
+  });
   rule.local_arguments = [](const Call& call, c10::ArrayRef<Layout> outputs,
                             c10::IntArrayRef coordinate,
                             std::vector<std::pair<int, c10::IValue>>& replaced) {
@@ -287,68 +267,61 @@ Indices fractional_pool_indices(const Call& call) {
 }  // namespace
 
 void add_pooling_rules(NamedRules& rules) {
-  const auto add = [&](const std::string& name, Rule rule) {
-    rules.emplace_back("aten::" + name, std::move(rule));
-  };
-  const auto like_first = [](const Call& call) -> std::vector<at::Tensor> {
-    return {call.input(0)};
-  };
-  add("max_pool2d_with_indices", choosing_rule(2));
-  add("max_pool3d_with_indices", with_shapes(choosing_rule(3), max_pool3d_shapes));
-  add("adaptive_max_pool2d", choosing_rule(2));
-  add("adaptive_max_pool3d", choosing_rule(3));
-  add("avg_pool2d", linear_rule(2));
-  add("avg_pool3d", linear_rule(3));
-  add("avg_pool2d_backward", linear_backward_rule(2));
-  add("avg_pool3d_backward", linear_backward_rule(3));
+  FamilyRules family(rules, "pooling");
+  family.add({"max_pool2d_with_indices", "adaptive_max_pool2d"}, choosing_rule(2));
+  family.add("max_pool3d_with_indices", with_shapes(choosing_rule(3), max_pool3d_shapes));
+  family.add("adaptive_max_pool3d", choosing_rule(3));
+  family.add("avg_pool2d", linear_rule(2));
+  family.add("avg_pool3d", linear_rule(3));
+  family.add("avg_pool2d_backward", linear_backward_rule(2));
+  family.add("avg_pool3d_backward", linear_backward_rule(3));
   for (const int num_space : {2, 3}) {
     const std::string d = std::to_string(num_space) + "d";
     // Linear in the gradient; of the input only the shape is read.
-    add("max_pool" + d + "_with_indices_backward",
-        with_shapes(linear_backward_rule(num_space), like_second));
-    add("adaptive_max_pool" + d + "_backward",
-        with_shapes(linear_backward_rule(num_space), like_second));
-    add("_adaptive_avg_pool" + d, with_shapes(linear_rule(num_space), of_output_size));
-    add("_adaptive_avg_pool" + d + "_backward",
-        with_shapes(linear_backward_rule(num_space), like_second));
-    add("max_unpool" + d, with_shapes(linear_rule(num_space), of_output_size));
-    add("grid_sampler_" + d, grid_sampler_rule(num_space));
-    add("grid_sampler_" + d + "_backward", grid_sampler_backward_rule(num_space));
-    add("fractional_max_pool" + d, einsum_rule(fractional_pool_indices, kFamily));
-    add("fractional_max_pool" + d + "_backward",
-        with_shapes(linear_backward_rule(num_space), like_second));
+    family.add("max_pool" + d + "_with_indices_backward",
+               with_shapes(linear_backward_rule(num_space), like_second));
+    family.add("adaptive_max_pool" + d + "_backward",
+               with_shapes(linear_backward_rule(num_space), like_second));
+    family.add("_adaptive_avg_pool" + d, with_shapes(linear_rule(num_space), of_output_size));
+    family.add("_adaptive_avg_pool" + d + "_backward",
+               with_shapes(linear_backward_rule(num_space), like_second));
+    family.add("max_unpool" + d, with_shapes(linear_rule(num_space), of_output_size));
+    family.add("grid_sampler_" + d, grid_sampler_rule(num_space));
+    family.add("grid_sampler_" + d + "_backward", grid_sampler_backward_rule(num_space));
+    family.add("fractional_max_pool" + d, einsum_rule(fractional_pool_indices));
+    family.add("fractional_max_pool" + d + "_backward",
+               with_shapes(linear_backward_rule(num_space), like_second));
   }
   for (const int num_space : {1, 2, 3}) {
     const std::string d = std::to_string(num_space) + "d";
     for (const char* name : {"reflection_pad", "replication_pad"}) {
-      add(name + d, with_shapes(linear_rule(num_space), padded_shape));
-      add(name + d + "_backward", with_shapes(linear_backward_rule(num_space), like_second));
+      family.add(name + d, with_shapes(linear_rule(num_space), padded_shape));
+      family.add(name + d + "_backward", with_shapes(linear_backward_rule(num_space), like_second));
     }
     for (const char* name : {"upsample_nearest", "_upsample_nearest_exact"}) {
-      add(name + d, linear_rule(num_space));
-      add(name + d + "_backward", upsample_backward_rule(num_space));
+      family.add(name + d, linear_rule(num_space));
+      family.add(name + d + "_backward", upsample_backward_rule(num_space));
     }
   }
-  for (const char* name : {"upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
-                           "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"}) {
-    add(name, linear_rule(2));
-    add(name + std::string("_backward"), upsample_backward_rule(2));
+  for (const std::string name :
+       {"upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
+        "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"}) {
+    family.add(name, linear_rule(2));
+    family.add(name + "_backward", upsample_backward_rule(2));
   }
-  add("upsample_linear1d", linear_rule(1));
-  add("upsample_linear1d_backward", upsample_backward_rule(1));
-  add("upsample_trilinear3d", linear_rule(3));
-  add("upsample_trilinear3d_backward", upsample_backward_rule(3));
-  add("constant_pad_nd", einsum_rule(constant_pad_indices, kFamily));
-  add("pixel_shuffle", moving_rule(3, true, true));
-  add("pixel_unshuffle", moving_rule(3, true, true));
-  add("im2col", with_shapes(columns_rule(3), im2col_shape));
-  add("col2im", with_shapes(columns_rule(2), col2im_shape));
-  add("affine_grid_generator", with_shapes(affine_grid_rule(), affine_grid_shape));
-  add("affine_grid_generator_backward",
-      with_shapes(affine_grid_rule(), affine_grid_backward_shape));
-  for (const char* name : {"channel_shuffle", "native_channel_shuffle"}) {
-    add(name, with_shapes(einsum_rule(channel_shuffle_indices, kFamily), like_first));
-  }
+  family.add("upsample_linear1d", linear_rule(1));
+  family.add("upsample_linear1d_backward", upsample_backward_rule(1));
+  family.add("upsample_trilinear3d", linear_rule(3));
+  family.add("upsample_trilinear3d_backward", upsample_backward_rule(3));
+  family.add("constant_pad_nd", einsum_rule(constant_pad_indices));
+  family.add({"pixel_shuffle", "pixel_unshuffle"}, moving_rule(3, true, true));
+  family.add("im2col", with_shapes(columns_rule(3), im2col_shape));
+  family.add("col2im", with_shapes(columns_rule(2), col2im_shape));
+  family.add("affine_grid_generator", with_shapes(affine_grid_rule(), affine_grid_shape));
+  family.add("affine_grid_generator_backward",
+             with_shapes(affine_grid_rule(), affine_grid_backward_shape));
+  family.add({"channel_shuffle", "native_channel_shuffle"},
+             with_shapes(einsum_rule(channel_shuffle_indices), like_first));
 }
 
 }  // namespace trireme::tensor

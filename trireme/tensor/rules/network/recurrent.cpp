@@ -17,7 +17,6 @@
 namespace trireme::tensor {
 namespace {
 
-constexpr const char* kFamily = "recurrent";
 constexpr int kNothing = -1;  // marks an output that depends on no input
 
 bool is_weight(const std::string& name) { return name.starts_with("weight"); }
@@ -100,7 +99,7 @@ std::vector<at::Tensor> layer_backward_shapes(const Call& call) {
 // Backward must therefore use the same part. The layout of the output, which autograd saved, says
 // which it was.
 Rule layer_backward_rule() {
-  const Rule by_batch = einsum_rule(layer_backward_indices, kFamily);
+  const Rule by_batch = einsum_rule(layer_backward_indices);
   return {.strategies =
               [by_batch](const AxisCall& axis, std::vector<Strategy>& strategies) {
                 const Call& call = axis.call;
@@ -115,16 +114,15 @@ Rule layer_backward_rule() {
                 }
               },
           .shapes = layer_backward_shapes,
-          .lists_all = true,
-          .family = kFamily};
+          .lists_all = true};
 }
 
 }  // namespace
 
 void add_recurrent_rules(NamedRules& rules) {
-  rules.emplace_back("aten::mkldnn_rnn_layer",
-                     with_shapes(einsum_rule(layer_indices, kFamily, run_layer), layer_shapes));
-  rules.emplace_back("aten::mkldnn_rnn_layer_backward", layer_backward_rule());
+  FamilyRules family(rules, "recurrent");
+  family.add("mkldnn_rnn_layer", with_shapes(einsum_rule(layer_indices, run_layer), layer_shapes));
+  family.add("mkldnn_rnn_layer_backward", layer_backward_rule());
 }
 
 }  // namespace trireme::tensor

@@ -3,6 +3,7 @@
 // operator itself, ranks exchange maxima and sums of rows, never the rows.
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/reduced.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/TensorOperators.h>
@@ -12,7 +13,6 @@
 #include <ATen/ops/squeeze.h>
 #include <ATen/ops/sum.h>
 
-#include <algorithm>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -54,12 +54,6 @@ struct Rows {
                           name);
   }
 };
-
-std::int64_t dim_of(const Call& call) {
-  return wrapped_dim(call.integer(call.position("dim")), call.input(0).dim());
-}
-
-at::Tensor widened(const at::Tensor& tensor) { return tensor.to(wide_type(tensor.scalar_type())); }
 
 void give(LocalCall& call, const at::Tensor& result) {
   call.give({result.to(call.call().output(0).scalar_type())});
@@ -114,23 +108,14 @@ void logsumexp(LocalCall& call) {
   give(call, global_call.boolean(2) ? result : at::squeeze(result, rows.dims));
 }
 
-// Adds `count` reductions of rows in the dtype of what is summed.
-void add_row_reductions(const DecidedCall& decided, const std::vector<std::int64_t>& dims,
-                        int count, at::ScalarType type, std::vector<Exchange>& exchanges) {
-  const Axes axes = axes_that_cut(decided.inputs[0], dims);
-  const std::int64_t rows = rows_of_part(decided, 0, dims);
-  for (int i = 0; i < count; ++i) {
-    add_reductions(decided, axes, rows, wide_type(type), exchanges);
-  }
-}
-
 // Forward reduces maxima and sums, backward sums. log_softmax sums in the dtype of its input.
 void row_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Call& call = decided.call;
   const bool is_backward = call.name().ends_with("_backward_data");
   const bool is_of_input = is_backward || call.name() == "aten::_log_softmax";
   const at::Tensor& summed = is_of_input ? call.input(0) : call.output(0);
-  add_row_reductions(decided, {dim_of(call)}, is_backward ? 1 : 2, summed.scalar_type(), exchanges);
+  add_row_reductions(decided, 0, dim_of(call), is_backward ? 1 : 2, wide_type(summed.scalar_type()),
+                     exchanges);
 }
 
 // `is_linear` is true for a backward, which is linear in its first input.
@@ -149,8 +134,7 @@ Rule along_rows(LocalKernel kernel, bool is_linear) {
                 partial.inputs.front() = Partial{};
                 partial.outputs = {Partial{}};
               },
-          .exchanges = row_exchanges,
-          .family = "softmax"};
+          .exchanges = row_exchanges};
 }
 
 std::vector<at::Tensor> safe_softmax_shape(const Call& call) {
@@ -163,24 +147,22 @@ std::vector<at::Tensor> safe_softmax_shape(const Call& call) {
 void logsumexp_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const Call& call = axis.call;
   const std::int64_t num_dims = call.input(0).dim();
-  const std::vector<std::int64_t> reduced = dims_of(call.argument(1), num_dims);
+  const Reduced reduced = reduced_by(call);
   for (std::int64_t dim = 0; dim < num_dims; ++dim) {
     const Placement cut = Shard{static_cast<int>(dim)};
-    if (std::ranges::find(reduced, dim) != reduced.end()) {
+    if (reduced.has(dim)) {
       strategies.push_back(alike(call, cut, Replicate{}));
       strategies.back().kernel = logsumexp;
       continue;
     }
-    const auto before = std::ranges::count_if(reduced, [&](std::int64_t d) { return d < dim; });
-    const auto place = call.boolean(2) ? dim : dim - before;
-    strategies.push_back(alike(call, cut, Shard{static_cast<int>(place)}));
+    strategies.push_back(alike(call, cut, Shard{reduced.place(dim)}));
   }
 }
 
 void logsumexp_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Call& call = decided.call;
-  add_row_reductions(decided, dims_of(call.argument(1), call.input(0).dim()), 2,
-                     call.output(0).scalar_type(), exchanges);
+  add_row_reductions(decided, 0, reduced_by(call).dims, 2, wide_type(call.output(0).scalar_type()),
+                     exchanges);
 }
 
 std::vector<at::Tensor> logsumexp_shape(const Call& call) {
@@ -194,17 +176,17 @@ std::vector<at::Tensor> logsumexp_shape(const Call& call) {
 }  // namespace
 
 void add_softmax_rules(NamedRules& rules) {
-  rules.emplace_back("aten::_softmax", along_rows(softmax, false));
-  rules.emplace_back("aten::_log_softmax", along_rows(log_softmax, false));
-  rules.emplace_back("aten::_softmax_backward_data", along_rows(softmax_backward, true));
-  rules.emplace_back("aten::_log_softmax_backward_data", along_rows(log_softmax_backward, true));
+  FamilyRules family(rules, "softmax");
+  family.add("_softmax", along_rows(softmax, false));
+  family.add("_log_softmax", along_rows(log_softmax, false));
+  family.add("_softmax_backward_data", along_rows(softmax_backward, true));
+  family.add("_log_softmax_backward_data", along_rows(log_softmax_backward, true));
   Rule safe = along_rows(safe_softmax, false);
   safe.shapes = safe_softmax_shape;
-  rules.emplace_back("aten::_safe_softmax", std::move(safe));
-  rules.emplace_back("aten::logsumexp", Rule{.strategies = logsumexp_strategies,
-                                             .shapes = logsumexp_shape,
-                                             .exchanges = logsumexp_exchanges,
-                                             .family = "softmax"});
+  family.add("_safe_softmax", std::move(safe));
+  family.add("logsumexp", {.strategies = logsumexp_strategies,
+                           .shapes = logsumexp_shape,
+                           .exchanges = logsumexp_exchanges});
 }
 
 }  // namespace trireme::tensor

@@ -33,17 +33,7 @@ Contraction terms_of(const Call& call) {
   return terms;
 }
 
-std::int64_t extent_of(const Call& call, const Contraction& terms, char letter) {
-  std::int64_t extent = 1;
-  for (int input = 0; input < call.num_inputs(); ++input) {
-    const std::size_t dim = terms.inputs[static_cast<std::size_t>(input)].letters.find(letter);
-    if (dim == std::string::npos) continue;
-    extent = std::max(extent, call.input(input).size(static_cast<std::int64_t>(dim)));
-  }
-  return extent;
-}
-
-std::vector<at::Tensor> shape(const Call& call) {
+std::vector<at::Tensor> trilinear_shape(const Call& call) {
   const Contraction terms = terms_of(call);
   std::vector<std::int64_t> sizes;
   for (const char letter : terms.outputs[0].letters) {
@@ -53,7 +43,7 @@ std::vector<at::Tensor> shape(const Call& call) {
 }
 
 // Counts two products and a sum for every combination of indices.
-double flops(const Call& call) {
+double trilinear_flops(const Call& call) {
   const Contraction terms = terms_of(call);
   std::string letters;
   for (const Term& term : terms.inputs) letters += term.letters;
@@ -69,11 +59,11 @@ double flops(const Call& call) {
 }  // namespace
 
 void add_bilinear_rules(NamedRules& rules) {
-  Rule rule =
-      einsum_rule([](const Call& call) -> Indices { return {terms_of(call)}; }, "matrix products");
-  rule.shapes = shape;
-  rule.flops = flops;
-  rules.emplace_back("aten::_trilinear", std::move(rule));
+  FamilyRules family(rules, "matrix products");
+  Rule rule = einsum_rule([](const Call& call) -> Indices { return {terms_of(call)}; });
+  rule.shapes = trilinear_shape;
+  rule.flops = trilinear_flops;
+  family.add("_trilinear", std::move(rule));
 }
 
 }  // namespace trireme::tensor

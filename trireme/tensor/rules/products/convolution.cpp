@@ -15,8 +15,6 @@
 namespace trireme::tensor {
 namespace {
 
-constexpr const char* kFamily = "convolutions";
-
 // Appends `.` for the dims of image and kernel, which are never sharded.
 std::string with_space(const std::string& letters, const at::Tensor& tensor) {
   return letters +
@@ -197,15 +195,11 @@ double backward_flops(const Call& call) {
 }
 
 Rule forward_rule() {
-  return {
-      .strategies = strategies<false>, .shapes = result_shape, .flops = flops, .family = kFamily};
+  return {.strategies = strategies<false>, .shapes = result_shape, .flops = flops};
 }
 
 Rule backward_rule() {
-  return {.strategies = strategies<true>,
-          .shapes = backward_shapes,
-          .flops = backward_flops,
-          .family = kFamily};
+  return {.strategies = strategies<true>, .shapes = backward_shapes, .flops = backward_flops};
 }
 
 // conv_tbc has the dims time, batch, channels.
@@ -247,19 +241,16 @@ void conv_tbc_backward(LocalCall& call) {
 }  // namespace
 
 void add_convolution_rules(NamedRules& rules) {
-  for (const char* name :
-       {"convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution"}) {
-    rules.emplace_back("aten::" + std::string(name), forward_rule());
-  }
-  for (const char* name : {"convolution_backward", "convolution_backward_overrideable"}) {
-    rules.emplace_back("aten::" + std::string(name), backward_rule());
-  }
-  rules.emplace_back("aten::conv_tbc", einsum_rule(conv_tbc_indices, kFamily, conv_tbc));
-  rules.emplace_back("aten::conv_tbc_backward",
-                     with_shapes(einsum_rule(conv_tbc_backward_indices, kFamily, conv_tbc_backward),
-                                 [](const Call& call) -> std::vector<at::Tensor> {
-                                   return {call.input(1), call.input(2), call.input(3)};
-                                 }));
+  FamilyRules family(rules, "convolutions");
+  family.add({"convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution"},
+             forward_rule());
+  family.add({"convolution_backward", "convolution_backward_overrideable"}, backward_rule());
+  family.add("conv_tbc", einsum_rule(conv_tbc_indices, conv_tbc));
+  family.add("conv_tbc_backward",
+             with_shapes(einsum_rule(conv_tbc_backward_indices, conv_tbc_backward),
+                         [](const Call& call) -> std::vector<at::Tensor> {
+                           return {call.input(1), call.input(2), call.input(3)};
+                         }));
 }
 
 }  // namespace trireme::tensor

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear, kept whole: its input may be sharded along any leading dim. Decomposed, the leading dims
 // would be folded into one.
-#include <trireme/tensor/rules/contraction.h>
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
 
 #include <ATen/ops/mm.h>
@@ -10,16 +10,8 @@ namespace trireme::tensor {
 namespace {
 
 // The leading dims of the input are A, B, … and its last is k. The weight is nk, the bias n.
-std::string leading_letters(const at::Tensor& input) {
-  std::string letters;
-  for (std::int64_t dim = 0; dim + 1 < input.dim(); ++dim) {
-    letters.push_back(static_cast<char>('A' + dim));
-  }
-  return letters;
-}
-
 void linear_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
-  const std::string leading = leading_letters(axis.call.input(0));
+  const std::string leading = letters_for(axis.call.input(0).dim() - 1);
   Contraction contraction = {
       .inputs = {{leading + "k"}, {"nk"}}, .outputs = {{leading + "n"}}, .linear = {0, 1}};
   if (axis.call.num_inputs() > 2) {
@@ -31,7 +23,7 @@ void linear_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) 
 
 // The inputs are the input of forward, the gradient of its output, and the weight.
 void linear_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
-  const std::string leading = leading_letters(axis.call.input(0));
+  const std::string leading = letters_for(axis.call.input(0).dim() - 1);
   add_strategies(axis.call,
                  {.inputs = {{leading + "k"}, {leading + "n"}, {"nk"}},
                   .outputs = {{leading + "k", {1, 2}}, {"nk", {0, 1}}, {"n", {1}}},
@@ -81,14 +73,12 @@ double linear_backward_flops(const Call& call) {
 }  // namespace
 
 void add_linear_rules(NamedRules& rules) {
-  rules.emplace_back(
-      "aten::linear",
-      Rule{.strategies = linear_strategies, .flops = linear_flops, .family = "matrix products"});
-  rules.emplace_back("aten::linear_backward", Rule{.strategies = linear_backward_strategies,
-                                                   .shapes = linear_backward_shapes,
-                                                   .flops = linear_backward_flops,
-                                                   .kernel = linear_backward,
-                                                   .family = "matrix products"});
+  FamilyRules family(rules, "matrix products");
+  family.add("linear", {.strategies = linear_strategies, .flops = linear_flops});
+  family.add("linear_backward", {.strategies = linear_backward_strategies,
+                                 .shapes = linear_backward_shapes,
+                                 .flops = linear_backward_flops,
+                                 .kernel = linear_backward});
 }
 
 }  // namespace trireme::tensor

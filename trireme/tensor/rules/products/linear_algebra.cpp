@@ -11,7 +11,6 @@
 namespace trireme::tensor {
 namespace {
 
-constexpr const char* kFamily = "linear algebra";
 constexpr int kNothing = -1;  // marks an output that depends on no input
 
 // Returns letters for the dims before the last two, if all inputs have the same leading dims.
@@ -48,8 +47,6 @@ void decompose_as_the_whole(LocalCall& call) {
   }
   run_unless_empty(call);
 }
-
-std::vector<at::Tensor> like_first(const Call& call) { return {call.input(0)}; }
 
 std::vector<at::Tensor> eigen_shapes(const Call& call) {
   const at::Tensor& matrix = call.input(0);
@@ -89,38 +86,26 @@ std::vector<at::Tensor> transformed_shape(const Call& call) {
 }  // namespace
 
 void add_linear_algebra_rules(NamedRules& rules) {
-  const auto add = [&](const std::string& name, Rule rule) {
-    rules.emplace_back("aten::" + name, std::move(rule));
-  };
-  for (const char* name : {"_linalg_det", "_linalg_slogdet"}) {
-    Rule rule = einsum_rule(leading_indices, kFamily);
-    rule.kernel = decompose_as_the_whole;
-    add(name, std::move(rule));
-  }
-  for (const char* name :
-       {"linalg_inv_ex", "linalg_cholesky_ex", "_linalg_eigh", "_linalg_svd", "linalg_qr",
-        "linalg_lu_factor_ex", "linalg_lu", "linalg_ldl_factor_ex", "lu_unpack", "_linalg_solve_ex",
-        "triangular_solve", "linalg_lu_solve", "linalg_ldl_solve"}) {
-    add(name, einsum_rule(leading_indices, kFamily));
-  }
-  for (const char* name : {"linalg_matrix_exp", "cholesky", "cholesky_inverse",
-                           "linalg_householder_product", "cholesky_solve"}) {
-    add(name, with_shapes(einsum_rule(leading_indices, kFamily), like_first));
-  }
-  for (const char* name : {"linalg_eig", "_linalg_eigvals", "linalg_eigvals"}) {
-    add(name, with_shapes(einsum_rule(leading_indices, kFamily), eigen_shapes));
-  }
-  add("linalg_solve_triangular",
-      with_shapes(einsum_rule(leading_indices, kFamily), solution_shape));
-  for (const char* name : {"linalg_lstsq", "linalg_pinv", "linalg_matrix_rank", "geqrf", "ormqr",
-                           "_linalg_check_errors", "lu_solve"}) {
-    add(name, {.strategies = nullptr, .shape_from_local = true, .family = kFamily});
-  }
-  for (const char* name : {"_fft_r2c", "_fft_c2c", "_fft_c2r"}) {
-    Rule rule = with_shapes(einsum_rule(transform_indices, kFamily), transformed_shape);
-    rule.family = "Fourier transforms";
-    add(name, std::move(rule));
-  }
+  FamilyRules family(rules, "linear algebra");
+  Rule determinant = einsum_rule(leading_indices);
+  determinant.kernel = decompose_as_the_whole;
+  family.add({"_linalg_det", "_linalg_slogdet"}, determinant);
+  family.add({"linalg_inv_ex", "linalg_cholesky_ex", "_linalg_eigh", "_linalg_svd", "linalg_qr",
+              "linalg_lu_factor_ex", "linalg_lu", "linalg_ldl_factor_ex", "lu_unpack",
+              "_linalg_solve_ex", "triangular_solve", "linalg_lu_solve", "linalg_ldl_solve"},
+             einsum_rule(leading_indices));
+  family.add({"linalg_matrix_exp", "cholesky", "cholesky_inverse", "linalg_householder_product",
+              "cholesky_solve"},
+             with_shapes(einsum_rule(leading_indices), like_first));
+  family.add({"linalg_eig", "_linalg_eigvals", "linalg_eigvals"},
+             with_shapes(einsum_rule(leading_indices), eigen_shapes));
+  family.add("linalg_solve_triangular", with_shapes(einsum_rule(leading_indices), solution_shape));
+  family.add({"linalg_lstsq", "linalg_pinv", "linalg_matrix_rank", "geqrf", "ormqr",
+              "_linalg_check_errors", "lu_solve"},
+             local_shape_rule());
+  FamilyRules transforms(rules, "Fourier transforms");
+  transforms.add({"_fft_r2c", "_fft_c2c", "_fft_c2r"},
+                 with_shapes(einsum_rule(transform_indices), transformed_shape));
 }
 
 }  // namespace trireme::tensor

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products: mm, bmm, addmm and others; matmul is kept whole.
-#include <trireme/tensor/rules/contraction.h>
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/products/double_backward.h>
 
@@ -57,8 +57,7 @@ Rule product(const std::string& equation, const std::vector<int>& linear,
                 const double batch = result.dim() == 3 ? static_cast<double>(result.size(0)) : 1;
                 return 2 * std::sqrt(elements(result) * elements(first) * elements(last) /
                                      std::max(batch, 1.0));
-              },
-          .family = "matrix products"};
+              }};
 }
 
 // The letters of matmul's tensors: leading dims are A, B, … aligned at the right; the product is
@@ -71,8 +70,7 @@ MatmulTerms matmul_terms(const at::Tensor& self, const at::Tensor& other) {
   const std::int64_t self_leading = std::max<std::int64_t>(self.dim() - 2, 0);
   const std::int64_t other_leading = std::max<std::int64_t>(other.dim() - 2, 0);
   const std::int64_t leading = std::max(self_leading, other_leading);
-  std::string all;
-  for (std::int64_t i = 0; i < leading; ++i) all.push_back(static_cast<char>('A' + i));
+  const std::string all = letters_for(leading);
   const auto tail = [&](std::int64_t count) {
     return all.substr(static_cast<std::size_t>(leading - count));
   };
@@ -129,24 +127,22 @@ void matmul_backward(LocalCall& call) {
 }  // namespace
 
 void add_matmul_rules(NamedRules& rules) {
-  rules.emplace_back("aten::mm", product("mk,kn->mn", {0, 1}));
-  rules.emplace_back("aten::bmm", product("bmk,bkn->bmn", {0, 1}));
-  rules.emplace_back("aten::mv", product("mk,k->m", {0, 1}));
-  rules.emplace_back("aten::dot", product("k,k->", {0, 1}));
-  rules.emplace_back("aten::vdot", product("k,k->", {0, 1}));
-  rules.emplace_back("aten::addmm", product("mn,mk,kn->mn", {1, 2}, {0}));
-  rules.emplace_back("aten::addmv", product("m,mk,k->m", {1, 2}, {0}));
-  rules.emplace_back("aten::addr", product("mn,m,n->mn", {1, 2}, {0}));
-  rules.emplace_back("aten::baddbmm", product("bmn,bmk,bkn->bmn", {1, 2}, {0}));
-  rules.emplace_back("aten::addbmm", product("mn,bmk,bkn->mn", {1, 2}, {0}));
-  rules.emplace_back(
-      "aten::matmul",
-      Rule{.strategies = matmul_strategies, .flops = matmul_flops, .family = "matrix products"});
-  rules.emplace_back("aten::matmul_backward", Rule{.strategies = matmul_backward_strategies,
-                                                   .shapes = matmul_backward_shapes,
-                                                   .flops = matmul_backward_flops,
-                                                   .kernel = matmul_backward,
-                                                   .family = "matrix products"});
+  FamilyRules family(rules, "matrix products");
+  family.add("mm", product("mk,kn->mn", {0, 1}));
+  family.add("bmm", product("bmk,bkn->bmn", {0, 1}));
+  family.add("mv", product("mk,k->m", {0, 1}));
+  family.add("dot", product("k,k->", {0, 1}));
+  family.add("vdot", product("k,k->", {0, 1}));
+  family.add("addmm", product("mn,mk,kn->mn", {1, 2}, {0}));
+  family.add("addmv", product("m,mk,k->m", {1, 2}, {0}));
+  family.add("addr", product("mn,m,n->mn", {1, 2}, {0}));
+  family.add("baddbmm", product("bmn,bmk,bkn->bmn", {1, 2}, {0}));
+  family.add("addbmm", product("mn,bmk,bkn->mn", {1, 2}, {0}));
+  family.add("matmul", {.strategies = matmul_strategies, .flops = matmul_flops});
+  family.add("matmul_backward", {.strategies = matmul_backward_strategies,
+                                 .shapes = matmul_backward_shapes,
+                                 .flops = matmul_backward_flops,
+                                 .kernel = matmul_backward});
 }
 
 }  // namespace trireme::tensor

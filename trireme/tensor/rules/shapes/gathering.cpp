@@ -16,19 +16,11 @@
 namespace trireme::tensor {
 namespace {
 
-constexpr const char* kFamily = "indexing";
-
-std::int64_t dim_of(const Call& call) {
-  return wrapped_dim(call.integer(call.position("dim")), call.input(0).dim());
-}
-
 // Returns `letters` with another letter at `dim`.
 std::string with_letter(std::string letters, std::int64_t dim, char letter) {
   if (!letters.empty()) letters[static_cast<std::size_t>(dim)] = letter;
   return letters;
 }
-
-std::vector<at::Tensor> like_first(const Call& call) { return {call.input(0)}; }
 
 // Returns letters for the dims of self along which the indices have the same size, and `.` for the
 // others and for `dim`.
@@ -68,14 +60,12 @@ void gather_from_part(LocalCall& call) {
 }
 
 Rule gather_rule() {
-  const Rule plain = einsum_rule(gather_indices, kFamily);
-  return {.strategies =
-              [plain](const AxisCall& axis, std::vector<Strategy>& all) {
-                plain.strategies(axis, all);
-                add_lookup(axis, dim_of(axis.call), gather_from_part, all);
-                for (Strategy& strategy : all) strategy.kernel = gather_from_part;
-              },
-          .family = kFamily};
+  const Rule plain = einsum_rule(gather_indices);
+  return {.strategies = [plain](const AxisCall& axis, std::vector<Strategy>& all) {
+    plain.strategies(axis, all);
+    add_lookup(axis, dim_of(axis.call), gather_from_part, all);
+    for (Strategy& strategy : all) strategy.kernel = gather_from_part;
+  }};
 }
 
 // The inputs are grad with the shape of the index, self, and index. Gradients of the same place are
@@ -185,15 +175,13 @@ void select_from_part(LocalCall& call) {
 }
 
 Rule index_select_rule() {
-  const Rule plain = einsum_rule(index_select_indices, kFamily);
-  Rule rule = {.strategies =
-                   [plain](const AxisCall& axis, std::vector<Strategy>& all) {
-                     plain.strategies(axis, all);
-                     if (axis.call.input(0).dim() == 0) return;
-                     add_lookup(axis, dim_of(axis.call), select_from_part, all);
-                     for (Strategy& strategy : all) strategy.kernel = select_from_part;
-                   },
-               .family = kFamily};
+  const Rule plain = einsum_rule(index_select_indices);
+  Rule rule = {.strategies = [plain](const AxisCall& axis, std::vector<Strategy>& all) {
+    plain.strategies(axis, all);
+    if (axis.call.input(0).dim() == 0) return;
+    add_lookup(axis, dim_of(axis.call), select_from_part, all);
+    for (Strategy& strategy : all) strategy.kernel = select_from_part;
+  }};
   return with_shapes(std::move(rule), index_select_shape);
 }
 
@@ -251,33 +239,27 @@ Indices index_add_indices(const Call& call) {
 }  // namespace
 
 void add_gathering_rules(NamedRules& rules) {
-  const auto add = [&](const std::string& name, Rule rule) {
-    rules.emplace_back("aten::" + name, std::move(rule));
-  };
-  add("gather", gather_rule());
-  add("gather_backward", with_shapes(einsum_rule(gather_backward_indices, kFamily, gather_backward),
-                                     [](const Call& call) -> std::vector<at::Tensor> {
-                                       return {call.input(0).new_empty(call.input(1).sizes())};
-                                     }));
-  add("scatter",
-      with_shapes(einsum_rule(scatter_indices, kFamily, write_unless_empty), like_first));
-  add("scatter_reduce",
-      with_shapes(einsum_rule(scatter_indices, kFamily, write_unless_empty), like_first));
-  add("scatter_add",
-      with_shapes(einsum_rule(scatter_add_indices, kFamily, write_unless_empty), like_first));
-  add("index_select", index_select_rule());
-  add("index_select_backward",
-      with_shapes(
-          with_local_sizes(einsum_rule(index_select_backward_indices, kFamily), "self_sizes"),
-          of_given_sizes));
-  add("index_fill",
-      with_shapes(einsum_rule(index_fill_indices, kFamily, write_unless_empty), like_first));
-  add("index_reduce",
-      with_shapes(einsum_rule(index_fill_indices, kFamily, write_unless_empty), like_first));
-  add("index_copy",
-      with_shapes(einsum_rule(index_copy_indices, kFamily, write_unless_empty), like_first));
-  add("index_add",
-      with_shapes(einsum_rule(index_add_indices, kFamily, write_unless_empty), like_first));
+  FamilyRules family(rules, "indexing");
+  family.add("gather", gather_rule());
+  family.add("gather_backward",
+             with_shapes(einsum_rule(gather_backward_indices, gather_backward),
+                         [](const Call& call) -> std::vector<at::Tensor> {
+                           return {call.input(0).new_empty(call.input(1).sizes())};
+                         }));
+  family.add({"scatter", "scatter_reduce"},
+             with_shapes(einsum_rule(scatter_indices, write_unless_empty), like_first));
+  family.add("scatter_add",
+             with_shapes(einsum_rule(scatter_add_indices, write_unless_empty), like_first));
+  family.add("index_select", index_select_rule());
+  family.add("index_select_backward",
+             with_shapes(with_local_sizes(einsum_rule(index_select_backward_indices), "self_sizes"),
+                         of_given_sizes));
+  family.add({"index_fill", "index_reduce"},
+             with_shapes(einsum_rule(index_fill_indices, write_unless_empty), like_first));
+  family.add("index_copy",
+             with_shapes(einsum_rule(index_copy_indices, write_unless_empty), like_first));
+  family.add("index_add",
+             with_shapes(einsum_rule(index_add_indices, write_unless_empty), like_first));
 }
 
 }  // namespace trireme::tensor

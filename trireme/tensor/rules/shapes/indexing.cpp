@@ -3,6 +3,7 @@
 // indexed, and indices along their own dims.
 #include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/zeros.h>
@@ -12,10 +13,6 @@
 
 namespace trireme::tensor {
 namespace {
-
-constexpr const char* kFamily = "indexing";
-
-std::vector<at::Tensor> like_first(const Call& call) { return {call.input(0)}; }
 
 // What `tensor[indices]` does to dims, as letters.
 struct Indexing {
@@ -197,40 +194,26 @@ Indices isin_indices(const Call& call) {
   return indices;
 }
 
-Rule whole() { return {.strategies = nullptr, .family = kFamily}; }
-Rule of_local_shape() {
-  return {.strategies = nullptr, .shape_from_local = true, .family = kFamily};
-}
-
 }  // namespace
 
 void add_indexing_rules(NamedRules& rules) {
-  const auto add = [&](const std::string& name, Rule rule) {
-    rules.emplace_back("aten::" + name, std::move(rule));
+  FamilyRules family(rules, "indexing");
+  family.add({"index", "_unsafe_index"}, with_shapes(einsum_rule(index_indices), index_shape));
+  family.add({"index_put", "_index_put_impl_", "_unsafe_index_put"},
+             with_shapes(einsum_rule(index_put_indices, write_unless_empty), like_first));
+  const auto of_index_sizes = [](const Call& call) -> std::vector<at::Tensor> {
+    return {call.input(0).new_empty(call.input(1).sizes())};
   };
-  for (const char* name : {"index", "_unsafe_index"}) {
-    add(name, with_shapes(einsum_rule(index_indices, kFamily), index_shape));
-  }
-  for (const char* name : {"index_put", "_index_put_impl_", "_unsafe_index_put"}) {
-    add(name, with_shapes(einsum_rule(index_put_indices, kFamily, write_unless_empty), like_first));
-  }
-  add("take", with_shapes(einsum_rule(take_indices, kFamily),
-                          [](const Call& call) -> std::vector<at::Tensor> {
-                            return {call.input(0).new_empty(call.input(1).sizes())};
-                          }));
-  add("take_backward", with_shapes(einsum_rule(take_backward_indices, kFamily, take_backward),
-                                   [](const Call& call) -> std::vector<at::Tensor> {
-                                     return {call.input(0).new_empty(call.input(1).sizes())};
-                                   }));
-  add("put", with_shapes(whole(), like_first));
-  add("masked_scatter", with_shapes(whole(), broadcast_shape));
-  add("masked_select_backward", with_shapes(whole(), masked_select_backward_shape));
-  add("masked_scatter_backward", with_shapes(whole(), masked_scatter_backward_shape));
-  for (const char* name : {"isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor"}) {
-    add(name, einsum_rule(isin_indices, kFamily));
-  }
-  for (const char* name : {"masked_select", "nonzero", "nonzero_static"})
-    add(name, of_local_shape());
+  family.add("take", with_shapes(einsum_rule(take_indices), of_index_sizes));
+  family.add("take_backward",
+             with_shapes(einsum_rule(take_backward_indices, take_backward), of_index_sizes));
+  family.add("put", with_shapes(whole_rule(), like_first));
+  family.add("masked_scatter", with_shapes(whole_rule(), broadcast_shape));
+  family.add("masked_select_backward", with_shapes(whole_rule(), masked_select_backward_shape));
+  family.add("masked_scatter_backward", with_shapes(whole_rule(), masked_scatter_backward_shape));
+  family.add({"isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor"},
+             einsum_rule(isin_indices));
+  family.add({"masked_select", "nonzero", "nonzero_static"}, local_shape_rule());
 }
 
 }  // namespace trireme::tensor

@@ -16,8 +16,6 @@
 namespace trireme::tensor {
 namespace {
 
-constexpr const char* kFamily = "joining";
-
 std::vector<int> all_inputs(const Call& call) {
   std::vector<int> all(static_cast<std::size_t>(call.num_inputs()));
   std::iota(all.begin(), all.end(), 0);
@@ -73,21 +71,17 @@ Indices repeat_indices(const Call& call) {
 
 // Rules of operators that rearrange the dims named by an argument.
 Rule rearranging(const char* dims_argument) {
-  return einsum_rule(
-      [dims_argument](const Call& call) {
-        const std::int64_t num_dims = call.input(0).dim();
-        const std::vector<std::int64_t> given = call.integers(call.position(dims_argument));
-        std::vector<std::int64_t> dims(given);
-        // A roll without dims is a roll of the flattened tensor.
-        if (given.empty() && call.name() == "aten::roll") dims = dims_of({}, num_dims);
-        Indices indices = {same_letters(call, letters_except(num_dims, dims))};
-        indices.terms.linear = {0};
-        return indices;
-      },
-      kFamily);
+  return einsum_rule([dims_argument](const Call& call) {
+    const std::int64_t num_dims = call.input(0).dim();
+    const std::vector<std::int64_t> given = call.integers(call.position(dims_argument));
+    std::vector<std::int64_t> dims(given);
+    // A roll without dims is a roll of the flattened tensor.
+    if (given.empty() && call.name() == "aten::roll") dims = dims_of({}, num_dims);
+    Indices indices = {same_letters(call, letters_except(num_dims, dims))};
+    indices.terms.linear = {0};
+    return indices;
+  });
 }
-
-std::vector<at::Tensor> like_first(const Call& call) { return {call.input(0)}; }
 
 std::vector<at::Tensor> rotated_shape(const Call& call) {
   const bool is_turned = call.integer(1) % 2 != 0;
@@ -104,13 +98,11 @@ std::int64_t local_diagonal(c10::IntArrayRef sizes, const Layout& layout,
 }
 
 Rule triangle() {
-  Rule rule = einsum_rule(
-      [](const Call& call) {
-        Indices indices = {same_letters(call, letters_for(call.input(0).dim()))};
-        indices.terms.linear = {0};
-        return indices;
-      },
-      kFamily);
+  Rule rule = einsum_rule([](const Call& call) {
+    Indices indices = {same_letters(call, letters_for(call.input(0).dim()))};
+    indices.terms.linear = {0};
+    return indices;
+  });
   rule.local_arguments = [](const Call& call, c10::ArrayRef<Layout> outputs,
                             c10::IntArrayRef coordinate,
                             std::vector<std::pair<int, c10::IValue>>& replaced) {
@@ -217,43 +209,35 @@ Indices cross_indices(const Call& call) {
   return is_broadcast ? Indices{} : indices;
 }
 
-Rule whole() { return {.strategies = nullptr, .family = kFamily}; }
-
 }  // namespace
 
 void add_joining_rules(NamedRules& rules) {
-  const auto add = [&](const std::string& name, Rule rule) {
-    rules.emplace_back("aten::" + name, std::move(rule));
-  };
-  add("cat", with_recut(einsum_rule(cat_indices, kFamily)));
-  for (const char* name : {"stack", "_stack"}) add(name, einsum_rule(stack_indices, kFamily));
-  for (const char* name : {"unsafe_split", "unsafe_split_with_sizes"}) {
-    add(name, with_recut(einsum_rule(split_indices, kFamily)));
-  }
-  add("repeat", einsum_rule(repeat_indices, kFamily));
-  add("roll", with_shapes(rearranging("dims"), like_first));
-  add("flip", with_shapes(rearranging("dims"), like_first));
-  add("rot90", with_shapes(rearranging("dims"), rotated_shape));
-  for (const char* name : {"tril", "triu"}) add(name, triangle());
-  add("trace",
-      with_shapes(einsum_rule(trace_indices, kFamily, trace_of_part), [](const Call& call) {
-        const bool is_whole_number = at::isIntegralType(call.input(0).scalar_type(), true);
-        const at::Tensor number = call.input(0).new_empty({});
-        return std::vector<at::Tensor>{is_whole_number ? number.to(at::kLong) : number};
-      }));
-  add("trace_backward", with_shapes(whole(), of_input_sizes));
-  add("block_diag", whole());
-  add("diag_embed", einsum_rule(diag_embed_indices, kFamily));
-  add("diagonal_backward",
-      with_local_sizes(einsum_rule(diagonal_backward_indices, kFamily), "input_sizes"));
-  add("diagonal_scatter", with_shapes(einsum_rule(diagonal_scatter_indices, kFamily), like_first));
-  add("slice_scatter", with_shapes(einsum_rule(slice_scatter_indices, kFamily), like_first));
-  add("select_scatter", with_shapes(einsum_rule(select_scatter_indices, kFamily), like_first));
-  add("unfold_backward",
-      with_shapes(with_local_sizes(einsum_rule(unfold_backward_indices, kFamily), "input_sizes"),
-                  of_input_sizes));
-  add("linalg_cross", einsum_rule(cross_indices, kFamily));
-  add("repeat_interleave", {.strategies = nullptr, .shape_from_local = true, .family = kFamily});
+  FamilyRules family(rules, "joining");
+  family.add("cat", with_recut(einsum_rule(cat_indices)));
+  family.add({"stack", "_stack"}, einsum_rule(stack_indices));
+  family.add({"unsafe_split", "unsafe_split_with_sizes"}, with_recut(einsum_rule(split_indices)));
+  family.add("repeat", einsum_rule(repeat_indices));
+  family.add({"roll", "flip"}, with_shapes(rearranging("dims"), like_first));
+  family.add("rot90", with_shapes(rearranging("dims"), rotated_shape));
+  family.add({"tril", "triu"}, triangle());
+  family.add("trace", with_shapes(einsum_rule(trace_indices, trace_of_part), [](const Call& call) {
+               const bool is_whole_number = at::isIntegralType(call.input(0).scalar_type(), true);
+               const at::Tensor number = call.input(0).new_empty({});
+               return std::vector<at::Tensor>{is_whole_number ? number.to(at::kLong) : number};
+             }));
+  family.add("trace_backward", with_shapes(whole_rule(), of_input_sizes));
+  family.add("block_diag", whole_rule());
+  family.add("diag_embed", einsum_rule(diag_embed_indices));
+  family.add("diagonal_backward",
+             with_local_sizes(einsum_rule(diagonal_backward_indices), "input_sizes"));
+  family.add("diagonal_scatter", with_shapes(einsum_rule(diagonal_scatter_indices), like_first));
+  family.add("slice_scatter", with_shapes(einsum_rule(slice_scatter_indices), like_first));
+  family.add("select_scatter", with_shapes(einsum_rule(select_scatter_indices), like_first));
+  family.add("unfold_backward",
+             with_shapes(with_local_sizes(einsum_rule(unfold_backward_indices), "input_sizes"),
+                         of_input_sizes));
+  family.add("linalg_cross", einsum_rule(cross_indices));
+  family.add("repeat_interleave", local_shape_rule());
 }
 
 }  // namespace trireme::tensor

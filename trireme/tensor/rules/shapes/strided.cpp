@@ -178,7 +178,8 @@ void strategies(const AxisCall& axis, std::vector<Strategy>& all) {
 }  // namespace
 
 void add_strided_rules(NamedRules& rules) {
-  rules.emplace_back("aten::as_strided", Rule{.strategies = strategies, .family = "views"});
+  FamilyRules family(rules, "views");
+  family.add("as_strided", {.strategies = strategies});
 }
 
 }  // namespace trireme::tensor

@@ -51,11 +51,9 @@ DimMap identity(const Call& call) {
 }
 
 Rule mapped(MapDims map, Partials partials = Partials::kAll) {
-  return {.strategies =
-              [map, partials](const AxisCall& axis, std::vector<Strategy>& strategies) {
-                add_mapped(axis, map(axis), partials, strategies);
-              },
-          .family = "views"};
+  return {.strategies = [map, partials](const AxisCall& axis, std::vector<Strategy>& strategies) {
+    add_mapped(axis, map(axis), partials, strategies);
+  }};
 }
 
 // Returns a rule that replaces the argument at `position` by the local sizes of the output.
@@ -259,38 +257,28 @@ Rule with_kernel(Rule rule, LocalKernel kernel) {
 }  // namespace
 
 void add_view_rules(NamedRules& rules) {
-  const auto add = [&](const char* name, Rule rule) {
-    rules.emplace_back("aten::" + std::string(name), std::move(rule));
-  };
-  for (const char* name : {"view", "_unsafe_view", "view_copy"}) add(name, sized(map_view, 1));
-  for (const char* name : {"_reshape_alias", "_reshape_alias_copy"}) {
-    add(name, with_kernel(sized(map_view, 1), reshape_alias));
-  }
-  for (const char* name : {"transpose", "transpose_copy"}) add(name, mapped(map_transpose));
-  for (const char* name : {"t", "t_copy"}) add(name, mapped(map_t));
-  for (const char* name : {"permute", "permute_copy"}) add(name, mapped(map_permute));
-  for (const char* name : {"select", "select_copy", "unbind", "unbind_copy"}) {
-    add(name, mapped(map_select));
-  }
-  for (const char* name : {"slice", "slice_copy"}) add(name, with_recut(mapped(map_slice)));
-  for (const char* name : {"split", "split_with_sizes", "split_copy", "split_with_sizes_copy"}) {
-    add(name, with_recut(mapped(map_except)));
-  }
-  for (const char* name : {"unsqueeze", "unsqueeze_copy"}) add(name, mapped(map_unsqueeze));
-  for (const char* name : {"squeeze", "squeeze_copy"}) {
-    add(name, with_kernel(mapped(map_squeeze), squeeze));
-  }
-  for (const char* name : {"expand", "expand_copy"}) add(name, sized(map_expand, 1));
-  for (const char* name : {"diagonal", "diagonal_copy"}) add(name, mapped(map_diagonal));
-  for (const char* name : {"unfold", "unfold_copy"}) add(name, mapped(map_unfold));
-  add("view_as_complex", mapped(map_but_last, Partials::kSums));
-  add("view.dtype", mapped(map_retyped, Partials::kNone));
-  add("_conj", mapped(map_identity));
-  for (const char* name : {"view_as_real", "_neg_view"}) {
-    add(name, mapped(map_identity, Partials::kSums));
-  }
-  add("slice_backward", with_recut(sized(map_slice_backward, 1)));
-  add("select_backward", sized(map_select_backward, 1));
+  FamilyRules family(rules, "views");
+  family.add({"view", "_unsafe_view", "view_copy"}, sized(map_view, 1));
+  family.add({"_reshape_alias", "_reshape_alias_copy"},
+             with_kernel(sized(map_view, 1), reshape_alias));
+  family.add({"transpose", "transpose_copy"}, mapped(map_transpose));
+  family.add({"t", "t_copy"}, mapped(map_t));
+  family.add({"permute", "permute_copy"}, mapped(map_permute));
+  family.add({"select", "select_copy", "unbind", "unbind_copy"}, mapped(map_select));
+  family.add({"slice", "slice_copy"}, with_recut(mapped(map_slice)));
+  family.add({"split", "split_with_sizes", "split_copy", "split_with_sizes_copy"},
+             with_recut(mapped(map_except)));
+  family.add({"unsqueeze", "unsqueeze_copy"}, mapped(map_unsqueeze));
+  family.add({"squeeze", "squeeze_copy"}, with_kernel(mapped(map_squeeze), squeeze));
+  family.add({"expand", "expand_copy"}, sized(map_expand, 1));
+  family.add({"diagonal", "diagonal_copy"}, mapped(map_diagonal));
+  family.add({"unfold", "unfold_copy"}, mapped(map_unfold));
+  family.add("view_as_complex", mapped(map_but_last, Partials::kSums));
+  family.add("view.dtype", mapped(map_retyped, Partials::kNone));
+  family.add("_conj", mapped(map_identity));
+  family.add({"view_as_real", "_neg_view"}, mapped(map_identity, Partials::kSums));
+  family.add("slice_backward", with_recut(sized(map_slice_backward, 1)));
+  family.add("select_backward", sized(map_select_backward, 1));
 }
 
 }  // namespace trireme::tensor

@@ -1,19 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/data/detail/cifar.h>
-
+// Reads CIFAR-10 and CIFAR-100: records of one byte for each label, followed by an image.
 #include <trireme/base/error.h>
+#include <trireme/data/cifar10.h>
+#include <trireme/data/cifar100.h>
+#include <trireme/data/dataset_views.h>
 #include <trireme/data/files/cifar10_layout.h>
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <fstream>
+#include <string>
 #include <utility>
+#include <vector>
 
-namespace trireme::data::detail {
+namespace trireme::data {
 namespace {
 
 namespace fs = std::filesystem;
+
+// One label of a record.
+struct CifarLabel {
+  std::string column;    // the name of the column
+  std::int64_t classes;  // the number of classes; a label must be below it
+};
+
+// The layout of a file: records of one byte for each label, followed by an image.
+struct CifarFormat {
+  std::string name;                // the name of the data set in error messages
+  std::vector<CifarLabel> labels;  // the labels in the order of the bytes of a record
+};
 
 std::int64_t record_bytes(const CifarFormat& format) {
   return static_cast<std::int64_t>(format.labels.size()) + kCifar10ImageBytes;
@@ -66,20 +84,21 @@ void read_records(const CifarFormat& format, const fs::path& file, std::int64_t 
   }
 }
 
-}  // namespace
-
+// Throws unless the folder exists, in which the `wanted` files are expected.
 void check_folder(const fs::path& folder, const std::string& wanted, std::string_view remedy) {
   if (fs::is_directory(folder)) return;
   throw DataError(join_message("no folder ", folder.string(), " (looked there for ", wanted, ")"),
                   remedy);
 }
 
-void fail_without_files(const fs::path& folder, const std::string& wanted,
-                        std::string_view remedy) {
+[[noreturn]] void fail_without_files(const fs::path& folder, const std::string& wanted,
+                                     std::string_view remedy) {
   throw DataError(join_message("no data set in ", folder.string(), ": looked for ", wanted),
                   remedy);
 }
 
+// Reads the records of all files into memory. The columns are "image", uint8 [3, 32, 32], followed
+// by one int64 [] for each label.
 std::shared_ptr<const Dataset> read_cifar(const CifarFormat& format,
                                           const std::vector<fs::path>& files) {
   std::vector<std::int64_t> counts;
@@ -98,4 +117,53 @@ std::shared_ptr<const Dataset> read_cifar(const CifarFormat& format,
   return tensors(std::move(columns));
 }
 
-}  // namespace trireme::data::detail
+constexpr std::string_view kPrefix = "data_batch_";
+constexpr std::string_view kRemedy =
+    "get the binary version of CIFAR-10, or make a set in its format: trireme data "
+    "fashion-mnist-to-cifar10 --to FOLDER";
+
+// The number in `data_batch_<number>.bin`; -1 for any other name.
+std::int64_t batch_number(const std::string& name) {
+  std::int64_t number = -1;
+  if (!name.starts_with(kPrefix)) return -1;
+  const auto [end, error] =
+      std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), number);
+  return error == std::errc{} && std::string_view(end) == ".bin" ? number : -1;
+}
+
+std::vector<fs::path> find_files(const fs::path& folder, Split split) {
+  const std::string wanted = split == Split::kTrain ? "data_batch_*.bin" : "test_batch.bin";
+  check_folder(folder, wanted, kRemedy);
+  std::vector<fs::path> files;
+  if (split == Split::kTest) {
+    if (fs::exists(folder / wanted)) files.push_back(folder / wanted);
+  } else {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (batch_number(entry.path().filename().string()) >= 0) files.push_back(entry.path());
+    }
+    std::ranges::sort(files, {},
+                      [](const fs::path& file) { return batch_number(file.filename().string()); });
+  }
+  if (files.empty()) fail_without_files(folder, wanted, kRemedy);
+  return files;
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> cifar10(const fs::path& folder, Split split) {
+  return read_cifar({"CIFAR-10", {{"label", kCifar10Classes}}}, find_files(folder, split));
+}
+
+std::shared_ptr<const Dataset> cifar100(const std::filesystem::path& folder, Split split) {
+  constexpr std::string_view kCifar100Remedy =
+      "get the binary version of CIFAR-100, whose folder is cifar-100-binary";
+  const std::string wanted = split == Split::kTrain ? "train.bin" : "test.bin";
+  check_folder(folder, wanted, kCifar100Remedy);
+  if (!std::filesystem::exists(folder / wanted))
+    fail_without_files(folder, wanted, kCifar100Remedy);
+  const CifarFormat format{"CIFAR-100", {{"coarse_label", 20}, {"label", 100}}};
+  // As in CIFAR-10, the label to be learnt comes second.
+  return select_columns(read_cifar(format, {folder / wanted}), {"image", "label", "coarse_label"});
+}
+
+}  // namespace trireme::data
