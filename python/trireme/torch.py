@@ -86,10 +86,19 @@ def watch_signals() -> None:
         _native.watch_signals_of_this_thread()
 
 
+def _warn_of_plan() -> None:
+    """Warns where `trireme run --plan` has started the script: only a Model in C++ takes that plan."""
+    if os.environ.get("TRIREME_PLAN"):
+        warnings.warn("TRIREME_PLAN has no effect on scripts: they say themselves how they train in parallel; start them without "
+                      "trireme run --plan", stacklevel=2)
+
+
 def _create(options: Any, _: Any) -> Any:
     """Makes the backend of a process group, for torch.distributed."""
     ranks = [int(rank) for rank in options.global_ranks_in_group]
     name = f"group {options.group_id}" if ranks else "world"
+    if not ranks:
+        _warn_of_plan()
     watch_signals()
     return _native.connect(options.store, options.group_rank, options.group_size, timeout_of_run(options.timeout), name, ranks)
 

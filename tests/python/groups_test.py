@@ -251,6 +251,10 @@ class Choice(unittest.TestCase):
         with mock.patch.dict(os.environ, TRIREME_REPLACE="no"), self.assertRaisesRegex(trireme.ConfigError, "'no', expected 0 or 1"):
             trireme.torch._replaced("gloo", False)
 
+    def test_a_plan_for_a_script_is_a_warning(self) -> None:
+        with mock.patch.dict(os.environ, TRIREME_PLAN="auto"), self.assertWarnsRegex(UserWarning, "TRIREME_PLAN has no effect"):
+            trireme.torch._warn_of_plan()
+
     def test_there_is_no_engine_without_a_group(self) -> None:
         with self.assertRaisesRegex(trireme.UsageError, "call init_process_group first"), warnings.catch_warnings():
             trireme.torch.engine()
