@@ -201,8 +201,9 @@ class Model {
 
   /// Trains in training mode for `options.epochs` passes over the data, and evaluates with
   /// `validation` in between. Returns the losses, evaluations and times. A step takes
-  /// `plan.micro_batches` batches, or one that an automatic plan divides. Batches that do not fill a step at the end of an epoch are not
-  /// used. Later calls continue the numbers of epochs and steps.
+  /// `plan.micro_batches` batches, or one that an automatic plan divides. Batches that do not fill
+  /// a step at the end of an epoch are not used. Later calls continue the numbers of epochs and
+  /// steps.
   ///
   /// After `resume`, training skips the epochs and steps before the checkpoint. So the program
   /// makes the same calls as an uninterrupted one. With the same number of ranks it continues with
