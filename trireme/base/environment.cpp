@@ -36,7 +36,7 @@ std::optional<std::int64_t> Environment::find_integer(std::string_view name, std
                                    "', expected an integer from ", minimum, " to ", maximum),
                       join_message("correct ", name, " or unset it"));
   }
-  return *value;
+  return value;
 }
 
 Settings Settings::from(const Environment& environment) {

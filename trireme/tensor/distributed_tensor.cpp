@@ -28,7 +28,6 @@ namespace trireme {
 namespace {
 
 using tensor::distributed_meta;
-using tensor::Geometry;
 using tensor::is_wrapper;
 using tensor::Redistribution;
 using torch::autograd::AutogradContext;

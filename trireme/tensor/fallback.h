@@ -8,13 +8,13 @@
 
 namespace trireme::tensor {
 
-/// Makes the boxed kernel `kKernel` the fallback of `key`. Further calls do nothing. Thread-safe.
-template <auto* kKernel>
+/// Makes the boxed kernel `Kernel` the fallback of `key`. Further calls do nothing. Thread-safe.
+template <auto* Kernel>
 void install_fallback(c10::DispatchKey key) {
   // Never destroyed: LibTorch's dispatcher may be destroyed first.
   static const auto* const library = [key] {
     auto* made = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-    made->fallback(torch::CppFunction::makeFromBoxedFunction<kKernel>());
+    made->fallback(torch::CppFunction::makeFromBoxedFunction<Kernel>());
     return made;
   }();
   static_cast<void>(library);

@@ -82,7 +82,7 @@ inline torch::Tensor classes(const std::vector<std::int64_t>& sizes, std::int64_
 
 /// Makes a subject of a network that maps `inputs` to classes along `dim`.
 template <typename NetworkType>
-Subject classifier(NetworkType network, torch::Tensor inputs, torch::Tensor targets,
+Subject classifier(NetworkType network, const torch::Tensor& inputs, const torch::Tensor& targets,
                    std::int64_t dim = 1) {
   const auto module = std::shared_ptr<torch::nn::Module>(network.ptr());
   fill(*module);
@@ -99,8 +99,8 @@ Subject classifier(NetworkType network, torch::Tensor inputs, torch::Tensor targ
                 return torch::cross_entropy_loss(logits.movedim(dim, -1).flatten(0, -2),
                                                  batch.columns[1].flatten());
               },
-          .inputs = std::move(inputs),
-          .targets = std::move(targets)};
+          .inputs = inputs,
+          .targets = targets};
 }
 
 inline models::GPTOptions small_gpt() {

@@ -134,6 +134,20 @@ at::Tensor share_losses(const pipeline::StepResult& result, const pipeline::Prog
   return losses;
 }
 
+// The group's mesh has one rank along pipe if devices of each process take its place.
+DeviceMesh mesh_of_group(const Plan& plan, const comm::Group& group, bool has_devices) {
+  std::vector<MeshAxis> axes = plan.mesh;
+  if (has_devices) std::ranges::find(axes, kStageAxis, &MeshAxis::name)->size = 1;
+  return {group, axes};
+}
+
+void check_predictable(const TrainingStepOptions& options) {
+  if (options.devices.empty()) return;
+  throw UsageError("a TrainingStep over several devices of one process cannot be predicted",
+                   "leave TrainingStepOptions::devices empty if world.launcher is `prediction`: "
+                   "ranks take the place of devices");
+}
+
 }  // namespace
 
 TrainingStep::TrainingStep(ModuleRef module, graph::Forward forward, const Plan& plan,
@@ -148,12 +162,7 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   const std::vector<NamedTensor> buffers = detail::named_tensors(module.named_buffers());
   if (auto* const predicted = detail::PredictedStep::of_process()) {
     check_functions(functions);
-    if (!options.devices.empty()) {
-      throw UsageError(
-          "a TrainingStep over several devices of one process cannot be predicted",
-          "leave TrainingStepOptions::devices empty if world.launcher is `prediction`: "
-          "ranks take the place of devices");
-    }
+    check_predictable(options);
     impl_ = std::make_unique<Impl>(
         Impl{.module = module,
              .functions = std::move(functions),
@@ -202,10 +211,7 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   });
   if (plan.broadcast_parameters && group.size() > 1) detail::broadcast_all(tensors, group);
   const Plan whole = with_pipe_and_data(plan, use);
-  // The group's mesh has one rank along pipe if devices of each process take its place.
-  std::vector<MeshAxis> of_group = whole.mesh;
-  if (!devices.empty()) std::ranges::find(of_group, kStageAxis, &MeshAxis::name)->size = 1;
-  const DeviceMesh mesh(group, of_group);
+  const DeviceMesh mesh = mesh_of_group(whole, group, !devices.empty());
   const DeviceMesh of_stages = pipeline::mesh_of_stages(mesh);
   detail::ModuleLayouts layouts;
   detail::succeed_together(group, "lay out the module", [&] {

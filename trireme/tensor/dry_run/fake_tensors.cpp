@@ -3,6 +3,7 @@
 
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dry_run/results.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/empty_strided.h>
 
@@ -14,7 +15,7 @@ at::Tensor fake_tensor(const at::Tensor& like, const Layout& layout) {
   const auto strides = dense_strides(like.strides(), like.sizes());
   const at::Tensor global = at::empty_strided(
       like.sizes(), strides, at::TensorOptions().dtype(like.dtype()).device(at::kMeta));
-  const at::Tensor tensor = wrap(meta_part(global, layout), layout, like.sizes(), strides, 0);
+  at::Tensor tensor = wrap(meta_part(global, layout), layout, like.sizes(), strides, 0);
   if (like.requires_grad()) tensor.requires_grad_(true);
   return tensor;
 }

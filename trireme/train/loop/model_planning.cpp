@@ -5,6 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/warning.h>
 #include <trireme/cluster/cluster_file.h>
+#include <trireme/comm/consensus.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/parallel/module/evaluation_mode.h>
 #include <trireme/parallel/record/predicted_step.h>

@@ -222,6 +222,7 @@ void nll_loss(LocalCall& call) {
     // Backward divides by the weight in the dtype of the scores. If the weight overflows there, the
     // gradient would be zero, so the loss becomes NaN as in a single process.
     const at::Tensor rounded = sums[1].to(type).to(wide);
+    // NOLINTNEXTLINE(misc-redundant-expression): infinity minus itself is not a number
     loss = sums[0] / sums[1] + (rounded - rounded);
   }
   call.result(0) = loss.to(type, /*non_blocking=*/false, /*copy=*/true);
