@@ -149,12 +149,6 @@ std::string to_toml(const Plan& plan) {
   return config::Configuration(settings).to_toml();
 }
 
-Plan plan_of_toml(std::string_view text, const std::string& name) {
-  PlanSettings settings;
-  config::Configuration(settings).read_text(text, name);
-  return settings.plan;
-}
-
 namespace {
 
 // A request is for the whole process.

@@ -33,9 +33,6 @@ struct PlanSettings {
 /// Returns the plan as TOML, which reads back as the same plan. Throws ConfigError as
 /// config::Configuration::to_toml.
 std::string to_toml(const Plan& plan);
-/// Returns the plan of a TOML text. Throws ConfigError.
-/// @param name stands for the text in messages.
-Plan plan_of_toml(std::string_view text, const std::string& name);
 
 /// Returns the plan without everything that a search for plans finds, of mode kAutomatic.
 Plan automatic_of(Plan plan);

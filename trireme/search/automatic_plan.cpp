@@ -133,7 +133,8 @@ class FirstRank {
   }
 
   std::optional<AutomaticPlan> read(const std::filesystem::path& file) const {
-    if (file.empty() || !std::filesystem::exists(file)) return {};
+    std::error_code ignored;
+    if (file.empty() || !std::filesystem::exists(file, ignored)) return {};
     try {
       InputFile input = open_input(file);
       constexpr std::int64_t kMost = 1 << 24;

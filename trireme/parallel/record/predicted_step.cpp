@@ -256,6 +256,7 @@ void PredictedStep::finish() {
   end();
 }
 
+// The name is search::kRequestFile, of a component that includes this one.
 bool PredictedStep::searches() const { return std::filesystem::exists(folder_ / "search.toml"); }
 
 void PredictedStep::end() {
