@@ -53,7 +53,6 @@
 #include <trireme/parallel/deferred.h>
 #include <trireme/parallel/distribute_module.h>
 #include <trireme/parallel/executor.h>
-#include <trireme/parallel/explain.h>
 #include <trireme/parallel/gradient_reducer.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/local_sgd.h>

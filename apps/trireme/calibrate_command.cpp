@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace trireme::apps {
 namespace {
@@ -20,10 +21,10 @@ constexpr const char* kDescription =
   trireme predict --model gpt -n 2 --cluster ./my-host.toml
 
 Every figure is that of a rank while all ranks compute: measure with as many ranks as will
-train. Takes about a minute, in which nothing else should run. Only for CPUs.)";
+train. Takes about a minute, in which nothing else should run.)";
 
 struct Arguments {
-  std::string output = "cluster.toml";
+  CalibrateTask task = {.output = "cluster.toml", .device = "cpu"};
   std::optional<int> ranks;
 };
 
@@ -31,12 +32,18 @@ void calibrate(const Arguments& arguments) {
   // Without a launcher, this process starts the ranks itself; otherwise it is one of them.
   if (is_alone()) {
     const int ranks = arguments.ranks.value_or(available_cores());
-    const int code = run_ranks({"calibrate", "--output", arguments.output}, ranks);
+    const CalibrateTask& task = arguments.task;
+    std::vector<std::string> words = {"calibrate", "--output", task.output, "--device",
+                                      task.device};
+    if (task.memory_gib > 0) {
+      words.insert(words.end(), {"--memory-gib", std::to_string(task.memory_gib)});
+    }
+    const int code = run_ranks(words, ranks);
     if (code != 0) throw CLI::RuntimeError(code);
     return;
   }
   if (arguments.ranks) check_ranks(*arguments.ranks);
-  calibrate_host(arguments.output);
+  calibrate_host(arguments.task);
 }
 
 }  // namespace
@@ -46,11 +53,20 @@ void add_calibrate_command(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   command
       ->add_option("--ranks", arguments->ranks,
-                   "Number of ranks that measure together (default: one for each available core)")
+                   "Number of ranks that measure together (default: one for each available core); "
+                   "for accelerators, at most one for each")
       ->check(integer_from(1, 4096));
-  command->add_option("-o,--output", arguments->output, "File of the description")
+  command->add_option("-o,--output", arguments->task.output, "File of the description")
       ->option_text("FILE")
       ->capture_default_str();
+  command
+      ->add_option("--device", arguments->task.device,
+                   "Type of the devices to measure: cpu, cuda or another one of LibTorch")
+      ->capture_default_str();
+  command
+      ->add_option("--memory-gib", arguments->task.memory_gib,
+                   "Memory of an accelerator in GiB, where its allocator does not say it")
+      ->check(CLI::NonNegativeNumber);
   command->callback([arguments] { calibrate(*arguments); });
 }
 

@@ -149,7 +149,8 @@ PreparedCase prepare(const PublishedCase& published) {
   prepared.training = {.has_float32_gradients = published.zero_level == 0,
                        .optimizer_kernels = 0,
                        .reduces_each_micro_batch = published.zero_level >= 2,
-                       .gathers_ahead_in_backward = published.gathers_ahead_in_backward};
+                       .gathers_ahead_in_backward = published.gathers_ahead_in_backward,
+                       .repeats_whole_regions = published.repeats_whole_blocks};
   if (published.recompute == "some_blocks") recompute_what_is_needed(prepared);
   return prepared;
 }

@@ -92,6 +92,7 @@ struct KnownSystem {
   predict::Elements elements = predict::Elements::kEager;
   double dropout = 0;
   bool gathers_ahead_in_backward = true;
+  bool repeats_whole_blocks = true;
   // Bandwidth of a host, where it is not that of the description.
   double a100_gbit_per_s = 0;
   double h100_gbit_per_s = 0;
@@ -107,10 +108,13 @@ constexpr std::array<KnownSystem, 4> kSystems = {{
     {.table = "mosaicml", .gathers_ahead_in_backward = false},
     {.table = "ibm_fms",
      .elements = predict::Elements::kCompiled,
+     .repeats_whole_blocks = false,
      .a100_gbit_per_s = 400,
      .h100_gbit_per_s = 800,
      .selects_blocks = true},
-    {.table = "torchtitan", .elements = predict::Elements::kCompiled},
+    {.table = "torchtitan",
+     .elements = predict::Elements::kCompiled,
+     .repeats_whole_blocks = false},
 }};
 
 // Of other systems, those that train in fp16 are taken to be older than fused attention.
@@ -127,6 +131,7 @@ void read_system(const Row& row, PublishedCase& published) {
   published.has_fused_attention = system.has_fused_attention;
   published.elements = system.elements;
   published.gathers_ahead_in_backward = system.gathers_ahead_in_backward;
+  published.repeats_whole_blocks = system.repeats_whole_blocks;
   if (published.host_gbit_per_s == 0) {
     if (published.device.starts_with("A100")) published.host_gbit_per_s = system.a100_gbit_per_s;
     if (published.device.starts_with("H100")) published.host_gbit_per_s = system.h100_gbit_per_s;

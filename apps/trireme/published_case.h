@@ -37,6 +37,8 @@ struct PublishedCase {
   bool has_fused_attention = true;
   double dropout = 0;
   bool gathers_ahead_in_backward = true;
+  /// Recomputation repeats blocks to their end, and not only what backward reads.
+  bool repeats_whole_blocks = true;
   predict::Elements elements = predict::Elements::kEager;
   std::int64_t micro_batch = 1;
   std::int64_t global_batch = 1;

@@ -22,7 +22,9 @@ void trireme_bench_comm(const trireme::apps::CommBenchmark& benchmark) {
   trireme::apps::measure_collective(benchmark);
 }
 
-void trireme_calibrate(const std::string& output) { trireme::apps::do_calibrate(output); }
+void trireme_calibrate(const trireme::apps::CalibrateTask& task) {
+  trireme::apps::do_calibrate(task);
+}
 
 int trireme_checkpoint_task(const trireme::apps::CheckpointTask& task) {
   return trireme::apps::do_checkpoint_task(task);

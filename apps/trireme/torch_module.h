@@ -21,7 +21,8 @@ __attribute__((visibility("default"))) int trireme_doctor(bool as_rank);
 __attribute__((visibility("default"))) void trireme_bench_comm(
     const trireme::apps::CommBenchmark& benchmark);
 /// See do_calibrate in calibrate_tools.h.
-__attribute__((visibility("default"))) void trireme_calibrate(const std::string& output);
+__attribute__((visibility("default"))) void trireme_calibrate(
+    const trireme::apps::CalibrateTask& task);
 /// See do_checkpoint_task in checkpoint_tools.h.
 __attribute__((visibility("default"))) int trireme_checkpoint_task(
     const trireme::apps::CheckpointTask& task);

@@ -27,7 +27,7 @@ int doctor(bool as_rank);
 void time_collective(const CommBenchmark& benchmark);
 
 /// Runs as one rank of `trireme calibrate`; see do_calibrate() in calibrate_tools.h.
-void calibrate_host(const std::string& output);
+void calibrate_host(const CalibrateTask& task);
 
 /// Executes a task of `trireme checkpoint`; see do_checkpoint_task() in checkpoint_tools.h.
 int checkpoint_task(const CheckpointTask& task);

@@ -74,8 +74,8 @@ void time_collective(const CommBenchmark& benchmark) {
   load<decltype(trireme_bench_comm)>("trireme_bench_comm")(benchmark);
 }
 
-void calibrate_host(const std::string& output) {
-  load<decltype(trireme_calibrate)>("trireme_calibrate")(output);
+void calibrate_host(const CalibrateTask& task) {
+  load<decltype(trireme_calibrate)>("trireme_calibrate")(task);
 }
 
 int checkpoint_task(const CheckpointTask& task) {

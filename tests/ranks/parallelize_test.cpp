@@ -7,11 +7,11 @@
 #include <trireme/graph/capture.h>
 #include <trireme/parallel/data_parallel.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/explain.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state_dict.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
+#include <trireme/predict/explain.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/checks.h>
@@ -287,7 +287,7 @@ TEST(Modules, AreTakenAsTheirHoldersEverywhere) {
   torch::nn::Linear linear(2, 2);
   const auto forward = [&] { return linear(torch::ones({3, 2})).sum(); };
   const Plan plan = {.mesh = {{"tensor", 2}}, .layouts = {{"weight", {"tensor", Shard{0}}}}};
-  EXPECT_FALSE(explain(linear, plan, forward).operators.empty());
+  EXPECT_FALSE(predict::explain(linear, plan, forward).operators.empty());
   const graph::Graph graph = graph::capture(
       linear, [&](const auto& in) { return std::vector{linear(in[0])}; }, {torch::ones({3, 2})});
   EXPECT_GT(graph.num_nodes(), 0);

@@ -83,6 +83,7 @@ void check_devices(const Cluster& cluster, std::vector<std::string>& problems) {
     part.require_figure("memory_gib", kind.memory_gib);
     part.require_figure("memory_gb_per_s", kind.memory_gb_per_s);
     part.require_optional("kernel_us", kind.kernel_us);
+    part.require_optional("host_gb_per_s", kind.host_gb_per_s);
     part.require_share("attention_share", kind.attention_share);
     part.require_share("efficiency.product", kind.efficiency.product);
     part.require_optional("efficiency.half_product_gigaflops",
@@ -144,6 +145,7 @@ void check_hosts(const Cluster& cluster, std::vector<std::string>& problems) {
     part.require(entry.device.empty() || has_device(cluster, entry.device),
                  join_message("device '", entry.device, "' is not described"));
     part.require_optional("memory_gib", entry.memory_gib);
+    part.require_optional("memory_gb_per_s", entry.memory_gb_per_s);
     part.require_optional("disk_gb_per_s", entry.disk_gb_per_s);
     part.require_optional("failure_hours", entry.failure_hours);
     if (problems.size() > problems_before) continue;  // the sums below might overflow
@@ -295,6 +297,9 @@ std::vector<std::string> implausible_figures(const Cluster& cluster) {
          join_message("it is in GB/s: ", kind.memory_gb_per_s, " Gbit/s are ",
                       kind.memory_gb_per_s / 8));
     warn(of, "kernel_us", kind.kernel_us, kMostMicroseconds, "it is in microseconds");
+    warn(of, "host_gb_per_s", kind.host_gb_per_s, kMostInside,
+         join_message("it is in GB/s of one direction: ", kind.host_gb_per_s, " Gbit/s are ",
+                      kind.host_gb_per_s / 8));
     const double flops_per_byte = 1000 * fastest(kind.teraflops) / kind.memory_gb_per_s;
     if (flops_per_byte > kMostFlopsPerByte) {
       warnings.push_back(join_message("cluster ", cluster.name, ", ", of,
@@ -307,6 +312,10 @@ std::vector<std::string> implausible_figures(const Cluster& cluster) {
   for (std::size_t i = 0; i < cluster.hosts.size(); ++i) {
     warn(join_message("hosts ", i), "memory_gib", cluster.hosts[i].memory_gib, kMostHostMemory,
          "it is in GiB, not in MiB");
+    warn(join_message("hosts ", i), "memory_gb_per_s", cluster.hosts[i].memory_gb_per_s,
+         kMostMemoryRate,
+         join_message("it is in GB/s: ", cluster.hosts[i].memory_gb_per_s, " Gbit/s are ",
+                      cluster.hosts[i].memory_gb_per_s / 8));
   }
   for (const Links& links : cluster.links) {
     // Hosts of a pod may share the fast links of devices.

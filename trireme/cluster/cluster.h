@@ -52,6 +52,9 @@ struct DeviceKind {
   double memory_gib = 0;       ///< memory in GiB (2^30 bytes)
   double memory_gb_per_s = 0;  ///< memory bandwidth in GB/s (10^9 bytes per second)
   double kernel_us = 0;        ///< time of an empty kernel in microseconds
+  /// Rate of copies between the device and host memory, in one direction, in GB/s (10^9 bytes per
+  /// second). 0: unknown.
+  double host_gb_per_s = 0;
   /// Share of the rate of products that fused attention reaches, from a benchmark of such kernels.
   double attention_share = 0.65;
   Efficiency efficiency{};  ///< what is reached of the peaks
@@ -66,6 +69,8 @@ struct Hosts {
   std::int64_t devices = 1;  ///< devices of each host
   std::string device{};      ///< the name of their kind
   double memory_gib = 0;     ///< host memory in GiB. 0: unknown
+  /// Bandwidth of host memory in GB/s, which all devices of the host share. 0: unknown.
+  double memory_gb_per_s = 0;
   double disk_gb_per_s = 0;  ///< rate of writing checkpoints in GB/s. 0: unknown
   /// Mean time between two failures of one host in hours. 0: hosts do not fail.
   double failure_hours = 0;

@@ -81,6 +81,11 @@ void describe(config::Fields& fields, DeviceKind& kind) {
   finite(fields.add("memory_gb_per_s", kind.memory_gb_per_s, "memory bandwidth, GB/s").above(0));
   finite(
       fields.add("kernel_us", kind.kernel_us, "time of an empty kernel, microseconds").at_least(0));
+  finite(fields
+             .add("host_gb_per_s", kind.host_gb_per_s,
+                  "rate of copies between device and host memory in one direction, GB/s; 0: "
+                  "unknown")
+             .at_least(0));
   fields
       .add("attention_share", kind.attention_share,
            "share of the rate of products that fused attention reaches")
@@ -94,6 +99,10 @@ void describe(config::Fields& fields, Hosts& hosts) {
   fields.add("devices", hosts.devices, "devices of each host").between(1, kMostDevices);
   fields.add("device", hosts.device, "kind of the devices");
   finite(fields.add("memory_gib", hosts.memory_gib, "host memory, GiB; 0: unknown").at_least(0));
+  finite(fields
+             .add("memory_gb_per_s", hosts.memory_gb_per_s,
+                  "bandwidth of host memory, GB/s; 0: unknown")
+             .at_least(0));
   finite(fields
              .add("disk_gb_per_s", hosts.disk_gb_per_s,
                   "rate of writing checkpoints, GB/s; 0: unknown")

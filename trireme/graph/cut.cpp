@@ -3,14 +3,13 @@
 
 #include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
+#include <trireme/graph/balance.h>
 #include <trireme/graph/boundaries.h>
 #include <trireme/graph/module_path.h>
 #include <trireme/graph/tensor_uses.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
-#include <limits>
 #include <unordered_set>
 #include <utility>
 
@@ -138,104 +137,6 @@ void check_order(const Graph& graph, const Listed& before, const Listed& after) 
   }
 }
 
-double cost_of(const Node& node) { return node.flops + node.backward_flops; }
-
-// Minimizes the cost of the most expensive stage by dynamic programming over boundaries.
-class Balance {
- public:
-  Balance(const Graph& graph, int num_stages)
-      : num_stages_(num_stages), bytes_(bytes_across(graph)) {
-    const std::vector<std::string> reasons = reasons_against_cuts(graph);
-    places_.push_back(0);
-    for (int i = 1; i < graph.num_nodes(); ++i) {
-      if (reasons[static_cast<std::size_t>(i)].empty()) places_.push_back(i);
-    }
-    places_.push_back(graph.num_nodes());
-    double all = 0;
-    for (const Node& node : graph.nodes) all += cost_of(node);
-    std::vector<double> sums = {0};
-    for (const Node& node : graph.nodes) {
-      sums.push_back(sums.back() + (all > 0 ? cost_of(node) : static_cast<double>(node.bytes)));
-    }
-    for (const int place : places_) costs_.push_back(sums[static_cast<std::size_t>(place)]);
-  }
-
-  int num_places() const { return static_cast<int>(places_.size()) - 2; }
-
-  std::vector<int> boundaries() const { return fewest_bytes(smallest_bound()); }
-
- private:
-  std::size_t num() const { return places_.size(); }
-  double cost(std::size_t begin, std::size_t end) const { return costs_[end] - costs_[begin]; }
-
-  // best[i] is the lowest cost of the most expensive of the stages so far if they end at place i.
-  // It grows with i, so binary search finds where the last stage begins.
-  double smallest_bound() const {
-    std::vector<double> best = costs_;
-    for (int stage = 1; stage < num_stages_; ++stage) {
-      std::vector<double> next(num(), 0);
-      for (std::size_t end = 0; end < num(); ++end) {
-        std::size_t low = 0;
-        std::size_t high = end;
-        while (low < high) {
-          const std::size_t middle = (low + high) / 2;
-          if (best[middle] >= cost(middle, end)) {
-            high = middle;
-          } else {
-            low = middle + 1;
-          }
-        }
-        next[end] = std::max(best[low], cost(low, end));
-        if (low > 0) next[end] = std::min(next[end], std::max(best[low - 1], cost(low - 1, end)));
-      }
-      best = std::move(next);
-    }
-    return best.back();
-  }
-
-  // Returns the boundaries with the fewest bytes across them, of all with no stage above the bound.
-  std::vector<int> fewest_bytes(double bound) const {
-    constexpr auto kNever = std::numeric_limits<std::int64_t>::max();
-    std::vector<std::vector<std::size_t>> from;
-    std::vector<std::int64_t> best(num(), kNever);
-    best[0] = 0;
-    for (int stage = 0; stage < num_stages_; ++stage) {
-      std::vector<std::int64_t> next(num(), kNever);
-      std::vector<std::size_t>& row = from.emplace_back(num(), 0);
-      std::deque<std::size_t> window;  // candidates for the beginning, the best in front
-      std::size_t first = 0;
-      for (std::size_t end = 1; end < num(); ++end) {
-        const std::size_t added = end - 1;
-        while (!window.empty() && best[window.back()] >= best[added]) window.pop_back();
-        window.push_back(added);
-        while (cost(first, end) > bound && first < end) ++first;
-        while (!window.empty() && window.front() < first) window.pop_front();
-        if (window.empty() || best[window.front()] == kNever) continue;
-        row[end] = window.front();
-        next[end] = best[window.front()] + bytes_at(end);
-      }
-      best = std::move(next);
-    }
-    std::vector<int> boundaries = {places_.back()};
-    std::size_t at = num() - 1;
-    for (auto row = from.rbegin(); row != from.rend(); ++row) {
-      at = (*row)[at];
-      boundaries.push_back(places_[at]);
-    }
-    std::ranges::reverse(boundaries);
-    return boundaries;
-  }
-
-  std::int64_t bytes_at(std::size_t place) const {
-    return bytes_[static_cast<std::size_t>(places_[place])];
-  }
-
-  int num_stages_;
-  std::vector<std::int64_t> bytes_;
-  std::vector<int> places_;    // boundaries where cuts are possible, both ends included
-  std::vector<double> costs_;  // for each place the cost of all operators before it
-};
-
 }  // namespace
 
 std::string describe_place(const Graph& graph, const std::string& name) {
@@ -289,17 +190,19 @@ std::vector<int> cut(const Graph& graph, std::span<const ModuleStage> stages) {
 }
 
 std::vector<int> balance(const Graph& graph, int num_stages) {
-  if (num_stages < 1) {
-    throw UsageError(join_message("balance into ", num_stages, " stages"), "expected 1 or more");
+  OperatorLine line = {.bytes = bytes_across(graph)};
+  double all = 0;
+  for (const Node& node : graph.nodes) {
+    all += line.costs.emplace_back(node.flops + node.backward_flops);
   }
-  const Balance balance(graph, num_stages);
-  if (balance.num_places() + 1 < num_stages || graph.nodes.empty()) {
-    throw UsageError(
-        join_message("a graph of ", graph.num_nodes(), " operators can be cut in ",
-                     balance.num_places(), " places, which is too few for ", num_stages, " stages"),
-        "ask for fewer stages");
+  if (all == 0) {
+    line.costs.clear();
+    for (const Node& node : graph.nodes) line.costs.push_back(static_cast<double>(node.bytes));
   }
-  return balance.boundaries();
+  for (const std::string& reason : reasons_against_cuts(graph)) {
+    line.is_place.push_back(reason.empty());
+  }
+  return balance(line, num_stages);
 }
 
 }  // namespace trireme::graph

@@ -62,6 +62,38 @@ std::vector<Bucket> make_buckets(const ModuleRecord& record, const StageWork& st
   return buckets;
 }
 
+DataRanks data_ranks_of(const Plan& plan) {
+  const std::int64_t all = data_ranks(plan, 1);
+  return {.all = all, .shard = plan.shard_ranks > 0 ? plan.shard_ranks : all};
+}
+
+std::vector<BucketExchange> reductions_of(const Bucket& bucket, const DataRanks& ranks) {
+  const double bytes = bucket.gradient_bytes;
+  std::vector<BucketExchange> all;
+  if (bucket.zero_level == 0) {
+    all = {{.collective = Collective::kAllReduce, .bytes = bytes, .ranks = ranks.all}};
+  } else {
+    all = {{.collective = Collective::kReduceScatter, .bytes = bytes, .ranks = ranks.shard},
+           {.collective = Collective::kAllReduce,
+            .bytes = bytes / static_cast<double>(ranks.shard),
+            .ranks = ranks.all / ranks.shard,
+            .every = ranks.shard}};
+  }
+  std::erase_if(all, [](const BucketExchange& exchange) { return exchange.ranks == 1; });
+  return all;
+}
+
+BucketExchange gather_of(const Bucket& bucket, const DataRanks& ranks) {
+  return {.collective = Collective::kAllGather, .bytes = bucket.bytes, .ranks = ranks.shard};
+}
+
+double exchange_seconds(const RankGroups& groups, const BucketExchange& exchange) {
+  return exchange.every > 1 ? groups.seconds_of_every(kDataAxis, exchange.every,
+                                                      exchange.collective, exchange.bytes)
+                            : groups.seconds_of_part(kDataAxis, exchange.ranks, exchange.collective,
+                                                     exchange.bytes);
+}
+
 double bucket_memory(const std::vector<Bucket>& buckets, const Plan& plan) {
   double largest = 0;
   double all = 0;

@@ -7,6 +7,7 @@
 #include <trireme/plan/rank_groups.h>
 #include <trireme/predict/buckets.h>
 #include <trireme/predict/element_bytes.h>
+#include <trireme/predict/limited_activations.h>
 #include <trireme/predict/memory_walk.h>
 #include <trireme/predict/predictable_plan.h>
 #include <trireme/predict/rank_activations.h>
@@ -15,7 +16,6 @@
 #include <trireme/predict/stage_work.h>
 #include <trireme/predict/step_costs.h>
 #include <trireme/predict/step_simulation.h>
-#include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/timeline.h>
 
 #include <algorithm>
@@ -59,10 +59,10 @@ class StepModel {
         micro_batches_(static_cast<int>(plan.micro_batches)) {}
 
   Prediction run() {
-    make_schedule();
+    if (pipe_ > 1 || plan_.offload_activations) schedule_ = schedule_of(plan_, micro_batches_);
     make_stages();
     Prediction prediction = {.cluster = cluster_.name, .ranks = groups_.num_ranks()};
-    if (pipe_ == 1) {
+    if (!schedule_) {
       time_of_one_stage(prediction);
     } else {
       time_of_pipeline(prediction);
@@ -99,30 +99,18 @@ class StepModel {
   }
 
  private:
-  void make_schedule() {
-    if (pipe_ == 1) return;
-    schedule_ = own_schedule(plan_);
-    if (!schedule_) {
-      schedule_ = schedule::generate(plan_.schedule, static_cast<int>(pipe_), micro_batches_,
-                                     static_cast<int>(plan_.chunks));
-    }
-  }
-
   int num_stages() const { return schedule_ ? schedule_->num_stages() : 1; }
   int rank_of(std::size_t stage) const {
     return schedule_ ? schedule_->rank_of(static_cast<int>(stage)) : 0;
   }
 
-  // What stages are balanced by, as TrainingStep does: FLOPs, where any operator has some.
-  std::vector<double> weights() const {
-    std::vector<double> flops;
-    double all = 0;
-    for (const OperatorCall& call : record_.calls) all += flops.emplace_back(call.work.flops);
-    return all > 0 ? flops : costs_.all_seconds();
-  }
-
   void make_stages() {
-    for (StageWork& work : divide(record_, plan_, num_stages(), weights())) {
+    std::vector<StageWork> stages = divide(record_, plan_, num_stages());
+    if (plan_.activation_bytes > 0) {
+      limit_activations(record_, schedule_ ? *schedule_ : schedule_of(plan_, micro_batches_),
+                        plan_.activation_bytes, stages);
+    }
+    for (StageWork& work : stages) {
       stages_.push_back({.work = std::move(work)});
     }
     for (std::size_t i = 0; i < stages_.size(); ++i) make_stage(i);
@@ -151,8 +139,9 @@ class StepModel {
         stage.weight += costs_.compute(call) * record_.call(call).weight_share;
       }
     }
-    for (const RecomputedRegion& region : stage.work.regions) {
-      for (int call = region.first; call <= region.last; ++call) {
+    for (RecomputedRegion& region : stage.work.regions) {
+      if (options_.repeats_whole_regions) region.last_repeated = region.last;
+      for (int call = region.first; call <= region.last_repeated; ++call) {
         stage.recomputation += costs_.compute(call);
         stage.layouts += costs_.layouts(call);
         stage.repeated_flops += record_.call(call).work.flops;
@@ -217,6 +206,12 @@ class StepModel {
     prediction.stage_seconds = {stage.compute + stage.recomputation + stage.layouts};
   }
 
+  // The time to copy what a micro-batch keeps to host memory, or back.
+  double copy_seconds(const StageModel& stage, std::size_t number) const {
+    if (!plan_.offload_activations) return 0;
+    return stage.memory.kept / host_rates(groups_.slowest_device(rank_of(number))).copies;
+  }
+
   schedule::Times stage_times() const {
     schedule::Times times;
     times.stages.clear();
@@ -231,7 +226,8 @@ class StepModel {
       times.stages.push_back({.forward = forward.seconds() / kMilli,
                               .backward_input = (whole - weight) / kMilli,
                               .backward_weight = weight / kMilli,
-                              .backward = whole / kMilli});
+                              .backward = whole / kMilli,
+                              .copy = copy_seconds(stage, times.stages.size()) / kMilli});
     }
     for (const schedule::Edge& edge : schedule_->edges) {
       const double bytes = edge.to == edge.from + 1
@@ -315,6 +311,45 @@ class StepModel {
     return all;
   }
 
+  // Rates of a device and its host in bytes per second.
+  struct HostRates {
+    double copies = 0;  // between the device and host memory
+    double memory = 0;  // of host memory, for one of the devices that share it
+  };
+
+  HostRates host_rates(const cluster::DeviceKind& device) const {
+    double memory = 0;
+    for (const cluster::Hosts& hosts : cluster_.hosts) {
+      if (hosts.device != device.name) continue;
+      const double share = hosts.memory_gb_per_s / static_cast<double>(hosts.devices);
+      memory = memory == 0 ? share : std::min(memory, share);
+    }
+    if (device.host_gb_per_s == 0 || (plan_.offload_optimizer && memory == 0)) {
+      throw UsageError(
+          join_message(
+              "the plan offloads to host memory, and cluster ", cluster_.name, " does not say ",
+              device.host_gb_per_s == 0 ? "host_gb_per_s of device " + device.name
+                                        : "memory_gb_per_s of the hosts of " + device.name),
+          "add the figure to the description of the cluster (docs/formats/cluster.md)");
+    }
+    return {.copies = device.host_gb_per_s * kGiga, .memory = memory * kGiga};
+  }
+
+  // The step of an optimizer in host memory: gradients are copied there, and parameters back.
+  // Parameters are copied while they are gathered, but nothing is computed meanwhile.
+  double host_optimizer_seconds(int rank, double bytes) const {
+    const cluster::DeviceKind& device = groups_.slowest_device(rank);
+    const HostRates rates = host_rates(device);
+    double copied = 0;
+    for (const int number : parameters_of(rank)) {
+      const ParameterRecord& parameter = record_.parameters[static_cast<std::size_t>(number)];
+      if (!parameter.requires_grad) continue;
+      copied += (parameter.bytes + parameter.elements * gradient_bytes(parameter, options_)) *
+                share(parameter, 1);
+    }
+    return copied / rates.copies + bytes / (rates.memory * device.efficiency.memory);
+  }
+
   double optimizer_seconds(int rank) const {
     const cluster::DeviceKind& device = groups_.slowest_device(rank);
     double bytes = 0;
@@ -331,10 +366,10 @@ class StepModel {
       bytes += parameter.elements * share(parameter, 1) * element;
       kernels += options_.optimizer_kernels;
     }
-    if (const auto measured = cluster::optimizer_seconds(cluster_, device.name,
-                                                         name_of(options_.optimizer), tensors)) {
-      return *measured;
-    }
+    const auto measured =
+        cluster::optimizer_seconds(cluster_, device.name, name_of(options_.optimizer), tensors);
+    if (measured && !plan_.offload_optimizer) return *measured;
+    if (plan_.offload_optimizer) return host_optimizer_seconds(rank, bytes);
     return bytes / (device.memory_gb_per_s * kGiga * device.efficiency.memory) +
            kernels * device.kernel_us * kMicro;
   }
@@ -376,6 +411,9 @@ class StepModel {
         largest.first = moment_of(all, peak - all.peak_gradients, 0);
       }
       memory.activations = largest.first.kept;
+      if (schedule_) {
+        memory.host += largest_on_host(schedule::item(schedule_->ranks, rank), stages_);
+      }
       memory.temporary = largest.first.temporary;
       memory.peak_module = schedule::item(stages_, largest.second).memory.peak_module;
       memory.activations_by_module = schedule::item(stages_, largest.second).memory.by_module;

@@ -44,6 +44,9 @@ struct TrainingOptions {
   /// as Trireme does and FullyShardedDataParallel with BACKWARD_PRE. False: only once those are
   /// computed and reduced, as with BACKWARD_POST.
   bool gathers_ahead_in_backward = true;
+  /// True if recomputation repeats whole modules, as Megatron-LM does and reentrant checkpoints of
+  /// PyTorch. False: it ends with the last result that backward reads, as in Trireme.
+  bool repeats_whole_regions = false;
   /// True if products of fp32 tensors use TF32.
   bool allows_tf32 = false;
 };
@@ -60,13 +63,13 @@ Prediction predict(const ModuleRecord& record, const Plan& plan, const cluster::
 ///       return torch::cross_entropy_loss(model->forward(tokens).flatten(0, 1), targets.flatten());
 ///     });
 ///
-/// @param module on the CPU or on meta, or deferred.
+/// @param module on any device, or deferred.
 /// @param plan has a mesh that names all axes.
 /// @param cluster its hosts may have `count` 0: as many as needed.
 /// @param forward runs one micro-batch of the rows that one rank along `data` has, and returns the
-/// loss. Its inputs are plain CPU or meta tensors.
+/// loss. Its inputs are plain tensors.
 /// Throws UsageError for a plan without a mesh or that is not valid for its number of ranks, for a
-/// cluster that has too few devices or lacks a figure that is needed, and as trireme::explain.
+/// cluster that has too few devices or lacks a figure that is needed, and as explain().
 Prediction predict(ModuleRef module, const Plan& plan, const cluster::Cluster& cluster,
                    const std::function<at::Tensor()>& forward, const TrainingOptions& options = {});
 

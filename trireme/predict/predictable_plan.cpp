@@ -18,16 +18,8 @@ void check_predictable(const Plan& plan) {
                      "name its axes, such as {{\"data\", 8}}: nothing runs here that could tell "
                      "how many ranks there are");
   }
-  if (plan.activation_bytes > 0) {
-    throw UsageError(
-        "predict does not choose what to recompute for activation_bytes",
-        "name it in plan.recompute, such as {\"blocks.*\"}, or leave activation_bytes at 0");
-  }
-  if (plan.offload_activations) {
-    throw UsageError("predict does not know the copies of offload_activations",
-                     "predict the plan without it");
-  }
-  check_plan(plan, {.ranks = static_cast<int>(ranks_of(plan))});
+  check_plan(plan, {.ranks = static_cast<int>(ranks_of(plan)),
+                    .on_accelerators = plan.offload_activations});
 }
 
 }  // namespace trireme::predict

@@ -24,7 +24,7 @@ struct RankMemoryPrediction {
   std::string peak_module;  ///< the module that runs at the peak
   /// What one micro-batch keeps for backward, by module, the largest first.
   std::vector<std::pair<std::string, double>> activations_by_module;
-  double host = 0;  ///< in host memory: offloaded optimizer state
+  double host = 0;  ///< in host memory: offloaded optimizer state and activations
 
   /// Returns the peak on the device.
   double total() const noexcept {

@@ -59,6 +59,18 @@ void RankActivations::hold(const Action& action, double bytes) {
   held = bytes;
 }
 
+double largest_on_host(const std::vector<Action>& actions, std::span<const StageModel> stages) {
+  double now = 0;
+  double largest = 0;
+  for (const Action& action : actions) {
+    const double kept = stages[static_cast<std::size_t>(action.stage)].memory.kept;
+    if (action.kind == ActionKind::kOffload) now += kept;
+    if (action.kind == ActionKind::kLoad) now -= kept;
+    largest = std::max(largest, now);
+  }
+  return largest;
+}
+
 std::pair<ActivationMoment, int> largest_moment(const std::vector<Action>& actions,
                                                 std::span<const StageModel> stages) {
   RankActivations activations(actions, stages);

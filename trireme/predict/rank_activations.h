@@ -55,6 +55,10 @@ class RankActivations {
   double kept_ = 0;
 };
 
+/// Returns the most bytes of activations that a rank has offloaded at a time.
+double largest_on_host(const std::vector<schedule::Action>& actions,
+                       std::span<const StageModel> stages);
+
 /// Returns the largest memory of a rank, and the stage whose action reaches it.
 std::pair<ActivationMoment, int> largest_moment(const std::vector<schedule::Action>& actions,
                                                 std::span<const StageModel> stages);

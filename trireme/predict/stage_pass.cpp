@@ -90,7 +90,7 @@ void StagePass::repeat_region(int forward_call, std::set<std::size_t>& repeated)
   if (after == regions.begin()) return;
   const auto number = static_cast<std::size_t>(after - regions.begin() - 1);
   if (regions[number].last < forward_call || !repeated.insert(number).second) return;
-  for (int call = regions[number].first; call <= regions[number].last; ++call) {
+  for (int call = regions[number].first; call <= regions[number].last_repeated; ++call) {
     gather_for(call, /*at_start=*/false, costs_.options().gathers_ahead_in_backward);
     compute(call, /*position=*/-1, /*is_repeated=*/true);
   }

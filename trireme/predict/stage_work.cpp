@@ -2,12 +2,18 @@
 #include <trireme/predict/stage_work.h>
 
 #include <trireme/base/error.h>
+#include <trireme/graph/balance.h>
+#include <trireme/graph/module_path.h>
+#include <trireme/schedule/generators/generators.h>
+#include <trireme/schedule/passes.h>
 
 #include <fnmatch.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -101,6 +107,13 @@ class RegionNames {
   std::unordered_map<std::string, Match> operators_;
 };
 
+bool reads_parameter_of(const ModuleRecord& record, int call, const std::string& module) {
+  return std::ranges::any_of(record.call(call).parameters, [&](int parameter) {
+    const std::string& name = record.parameters[static_cast<std::size_t>(parameter)].name;
+    return is_in_module(graph::detail::module_of(name), module);
+  });
+}
+
 // The stage of each call of forward.
 std::vector<int> named_stages(const ModuleRecord& record, const Plan& plan, int num_stages) {
   std::vector<int> stages;
@@ -117,7 +130,7 @@ std::vector<int> named_stages(const ModuleRecord& record, const Plan& plan, int 
   int current = 0;
   for (int i = 0; i < record.num_forward; ++i) {
     for (const auto& [name, stage] : plan.stages) {
-      if (!is_in_module(record.call(i).module, name)) continue;
+      if (!reads_parameter_of(record, i, name)) continue;
       unused.erase(name);
       current = std::max(current, stage);
     }
@@ -131,64 +144,32 @@ std::vector<int> named_stages(const ModuleRecord& record, const Plan& plan, int 
   return stages;
 }
 
-// The number of parts that are needed if none may take longer than `limit`.
-int parts_within(std::span<const double> blocks, double limit) {
-  int parts = 1;
-  double sum = 0;
-  for (const double block : blocks) {
-    if (sum > 0 && sum + block > limit) {
-      ++parts;
-      sum = 0;
-    }
-    sum += block;
+// Stages of equal cost, divided as a TrainingStep divides them.
+std::vector<int> balanced_stages(const ModuleRecord& record, int num_stages) {
+  graph::OperatorLine line = {.bytes = bytes_across(record)};
+  line.costs.resize(static_cast<std::size_t>(record.num_forward), 0);
+  double all = 0;
+  for (const OperatorCall& call : record.calls) {
+    line.costs[static_cast<std::size_t>(call.forward_call)] += call.counted_flops;
+    all += call.counted_flops;
   }
-  return parts;
-}
-
-std::vector<int> balanced_stages(const ModuleRecord& record, int num_stages,
-                                 std::span<const double> work) {
-  // Calls between two changes of the module stay together.
-  std::vector<int> block_of;
-  std::vector<double> blocks;
+  for (int i = 0; all == 0 && i < record.num_forward; ++i) {
+    line.costs[static_cast<std::size_t>(i)] = record.call(i).result_bytes;
+  }
+  line.is_place.assign(line.bytes.size(), true);
+  // A view is made where it is used: a graph has it as a part of the operator, or counts its bytes.
   for (int i = 0; i < record.num_forward; ++i) {
-    if (i == 0 || record.call(i).module != record.call(i - 1).module) blocks.push_back(0);
-    block_of.push_back(static_cast<int>(blocks.size()) - 1);
+    const OperatorCall& call = record.call(i);
+    const bool is_view = call.result_bytes <= 0 && call.writes_to < 0;
+    if (is_view) line.is_place[static_cast<std::size_t>(i) + 1] = false;
   }
-  for (int i = 0; i < record.num_calls(); ++i) {
-    const auto block =
-        static_cast<std::size_t>(block_of[static_cast<std::size_t>(record.call(i).forward_call)]);
-    blocks[block] += work[static_cast<std::size_t>(i)];
-  }
-  if (static_cast<int>(blocks.size()) < num_stages) {
-    throw UsageError(join_message("the module has ", blocks.size(), " places to cut for ",
-                                  num_stages, " stages"),
-                     "use fewer ranks along pipe, or fewer chunks");
-  }
-  double low = *std::ranges::max_element(blocks);
-  double high = 0;
-  for (const double block : blocks) high += block;
-  constexpr int kHalvings = 60;
-  for (int i = 0; i < kHalvings; ++i) {
-    const double middle = (low + high) / 2;
-    (parts_within(blocks, middle) <= num_stages ? high : low) = middle;
-  }
-  std::vector<int> stage_of_block;
-  int stage = 0;
-  double sum = 0;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const auto left = static_cast<int>(blocks.size() - i);
-    // Each of the later stages needs a block too.
-    const bool must_begin = left <= num_stages - 1 - stage && sum > 0;
-    if ((sum > 0 && sum + blocks[i] > high && stage + 1 < num_stages) || must_begin) {
-      ++stage;
-      sum = 0;
-    }
-    sum += blocks[i];
-    stage_of_block.push_back(stage);
-  }
+  const std::vector<int> boundaries = graph::balance(line, num_stages);
   std::vector<int> stages;
-  for (const int block : block_of)
-    stages.push_back(stage_of_block[static_cast<std::size_t>(block)]);
+  for (int stage = 0; stage < num_stages; ++stage) {
+    const auto begin = static_cast<std::size_t>(stage);
+    stages.insert(stages.end(), static_cast<std::size_t>(boundaries[begin + 1] - boundaries[begin]),
+                  stage);
+  }
   return stages;
 }
 
@@ -209,7 +190,7 @@ std::vector<RecomputedRegion> recomputed_regions(const ModuleRecord& record, con
     if (here == before) {
       regions.back().last = i;
     } else {
-      regions.push_back({i, i});
+      regions.push_back({.first = i, .last = i});
     }
     before = here;
   }
@@ -217,13 +198,24 @@ std::vector<RecomputedRegion> recomputed_regions(const ModuleRecord& record, con
   return regions;
 }
 
-std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int num_stages,
-                              std::span<const double> work) {
+schedule::Schedule schedule_of(const Plan& plan, int micro_batches) {
+  auto own = own_schedule(plan);
+  schedule::Schedule schedule =
+      own ? *std::move(own)
+          : schedule::generate(plan.schedule, stage_ranks(plan), micro_batches,
+                               static_cast<int>(plan.chunks));
+  if (!plan.offload_activations) return schedule;
+  std::vector<int> stages(static_cast<std::size_t>(schedule.num_stages()));
+  std::iota(stages.begin(), stages.end(), 0);
+  return schedule::with_offloading(schedule, stages);
+}
+
+std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int num_stages) {
   std::vector<int> stages;
   if (num_stages == 1) {
     stages.assign(static_cast<std::size_t>(record.num_forward), 0);
   } else {
-    stages = plan.stages.empty() ? balanced_stages(record, num_stages, work)
+    stages = plan.stages.empty() ? balanced_stages(record, num_stages)
                                  : named_stages(record, plan, num_stages);
   }
   const auto stage_of = [&](int call) {
@@ -232,7 +224,9 @@ std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int 
   };
   std::vector<StageWork> all(static_cast<std::size_t>(num_stages));
   std::vector<std::set<int>> parameters(all.size());
+  // What later stages read of each call, and the last of them.
   std::vector<std::size_t> last_reader(static_cast<std::size_t>(record.num_forward), 0);
+  const std::vector<double> passed = passed_bytes(record);
   for (int i = 0; i < record.num_calls(); ++i) {
     const std::size_t stage = stage_of(i);
     (i < record.num_forward ? all[stage].forward : all[stage].backward).push_back(i);
@@ -246,7 +240,7 @@ std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int 
   for (int i = 0; i < record.num_forward; ++i) {
     const std::size_t from = stage_of(i);
     for (std::size_t stage = from; stage < last_reader[static_cast<std::size_t>(i)]; ++stage) {
-      all[stage].boundary_bytes += record.call(i).result_bytes;
+      all[stage].boundary_bytes += passed[static_cast<std::size_t>(i)];
     }
   }
   for (std::size_t stage = 0; stage < all.size(); ++stage) {
@@ -257,11 +251,27 @@ std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int 
     for (int first = region.first; first <= region.last;) {
       int last = first;
       while (last < region.last && stage_of(last + 1) == stage_of(first)) ++last;
-      all[stage_of(first)].regions.push_back({first, last});
+      all[stage_of(first)].regions.push_back({.first = first, .last = last});
       first = last + 1;
     }
   }
+  for (StageWork& stage : all) set_repeated(record, stage);
   return all;
+}
+
+void set_repeated(const ModuleRecord& record, StageWork& stage) {
+  for (RecomputedRegion& region : stage.regions) region.last_repeated = region.first - 1;
+  for (const int number : stage.backward) {
+    const OperatorCall& call = record.call(number);
+    const auto after =
+        std::ranges::upper_bound(stage.regions, call.forward_call, {}, &RecomputedRegion::first);
+    if (after == stage.regions.begin()) continue;
+    RecomputedRegion& region = *std::prev(after);
+    if (call.forward_call > region.last) continue;
+    for (const int read : call.reads) {
+      if (read <= region.last) region.last_repeated = std::max(region.last_repeated, read);
+    }
+  }
 }
 
 }  // namespace trireme::predict

@@ -14,8 +14,7 @@ StepCosts::StepCosts(const ModuleRecord& record, const Plan& plan, const cluster
       cluster_(cluster),
       options_(options),
       groups_(groups),
-      data_ranks_(groups.size(kDataAxis)),
-      shard_ranks_(plan.shard_ranks > 0 ? plan.shard_ranks : data_ranks_),
+      data_ranks_(data_ranks_of(plan)),
       compute_(record.calls.size()),
       layouts_(record.calls.size()) {
   const cluster::DeviceKind& device = groups.slowest_device(0);
@@ -32,7 +31,7 @@ StepCosts::StepCosts(const ModuleRecord& record, const Plan& plan, const cluster
 // micro-batches.
 double StepCosts::sum_seconds(const OperatorCall& call, const cluster::DeviceKind& device) const {
   const double reads = plan_.micro_batches > 1 ? 2 : 1;
-  if (call.gradient_bytes <= 0 || (data_ranks_ == 1 && plan_.micro_batches <= 1)) return 0;
+  if (call.gradient_bytes <= 0 || (data_ranks_.all == 1 && plan_.micro_batches <= 1)) return 0;
   return cluster::seconds(device, {.bytes = (reads + 1) * call.gradient_bytes});
 }
 
@@ -49,12 +48,6 @@ void StepCosts::set_device(int number, const cluster::DeviceKind& device) {
       sum_seconds(call, device);
 }
 
-std::vector<double> StepCosts::all_seconds() const {
-  std::vector<double> all;
-  for (int call = 0; call < record_.num_calls(); ++call) all.push_back(seconds(call));
-  return all;
-}
-
 double StepCosts::gradient_layouts(const std::vector<int>& parameters) const {
   double seconds = 0;
   for (const auto& [parameter, transfer, copy_bytes] : record_.gradient_transfers) {
@@ -65,17 +58,15 @@ double StepCosts::gradient_layouts(const std::vector<int>& parameters) const {
 }
 
 double StepCosts::gather_seconds(const Bucket& bucket) const {
-  return groups_.seconds_of_part(kDataAxis, shard_ranks_, Collective::kAllGather, bucket.bytes);
+  return exchange_seconds(groups_, gather_of(bucket, data_ranks_));
 }
 
 double StepCosts::reduce_seconds(const Bucket& bucket) const {
-  if (bucket.zero_level == 0) {
-    return groups_.seconds(kDataAxis, Collective::kAllReduce, bucket.gradient_bytes);
+  double seconds = 0;
+  for (const BucketExchange& exchange : reductions_of(bucket, data_ranks_)) {
+    seconds += exchange_seconds(groups_, exchange);
   }
-  return groups_.seconds_of_part(kDataAxis, shard_ranks_, Collective::kReduceScatter,
-                                 bucket.gradient_bytes) +
-         groups_.seconds_of_every(kDataAxis, shard_ranks_, Collective::kAllReduce,
-                                  bucket.gradient_bytes / static_cast<double>(shard_ranks_));
+  return seconds;
 }
 
 }  // namespace trireme::predict

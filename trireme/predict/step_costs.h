@@ -11,7 +11,6 @@
 #include <trireme/predict/predict.h>
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace trireme::predict {
@@ -27,9 +26,9 @@ class StepCosts {
   const Plan& plan() const noexcept { return plan_; }
   const TrainingOptions& options() const noexcept { return options_; }
   /// Returns the number of ranks along `data`.
-  std::int64_t data_ranks() const noexcept { return data_ranks_; }
+  std::int64_t data_ranks() const noexcept { return data_ranks_.all; }
   /// Returns the number of ranks over which ZeRO shards.
-  std::int64_t shard_ranks() const noexcept { return shard_ranks_; }
+  std::int64_t shard_ranks() const noexcept { return data_ranks_.shard; }
 
   /// Times a call on another kind of device.
   void set_device(int call, const cluster::DeviceKind& device);
@@ -41,8 +40,6 @@ class StepCosts {
   double layouts(int call) const { return layouts_[static_cast<std::size_t>(call)]; }
   /// Returns both together.
   double seconds(int call) const { return compute(call) + layouts(call); }
-  /// Returns seconds() of all calls.
-  std::vector<double> all_seconds() const;
 
   /// Returns the time to bring gradients to the layouts of their parameters, once in a step.
   /// @param parameters of a stage, in ascending order.
@@ -62,8 +59,7 @@ class StepCosts {
   const cluster::Cluster& cluster_;
   const TrainingOptions& options_;
   const RankGroups& groups_;
-  std::int64_t data_ranks_;
-  std::int64_t shard_ranks_;
+  DataRanks data_ranks_;
   std::vector<double> compute_;
   std::vector<double> layouts_;
 };

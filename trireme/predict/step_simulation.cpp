@@ -372,7 +372,7 @@ PassDetail detail_for(const SimulationInput& input) {
   for (const StageModel& stage : input.stages) {
     calls += stage.work.forward.size() + stage.work.backward.size();
     for (const RecomputedRegion& region : stage.work.regions) {
-      calls += static_cast<std::size_t>(region.last - region.first + 1);
+      calls += static_cast<std::size_t>(region.last_repeated - region.first + 1);
     }
   }
   calls *= static_cast<std::size_t>(input.micro_batches);

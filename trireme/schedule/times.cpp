@@ -79,6 +79,7 @@ void check_times(const Times& times, int num_stages, std::size_t num_edges) {
              {"reduction", stage.reduce},
              {"offloading", stage.offload},
              {"loading", stage.load},
+             {"a copy", stage.copy},
              {"the step", stage.step}}) {
       check_time(name, time);
     }

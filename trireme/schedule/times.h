@@ -22,9 +22,13 @@ struct StageTimes {
   double gather = 0;   ///< gathering of parameters
   double free = 0;     ///< freeing of parameters
   double reduce = 0;   ///< reduction of gradients
-  double offload = 0;  ///< offloading of activations
-  double load = 0;     ///< loading of activations
-  double step = 0;     ///< the optimizer step
+  double offload = 0;  ///< for which offloading of activations blocks the rank
+  double load = 0;     ///< for which loading of activations blocks the rank
+  /// The copy of activations to host memory, or back, beside computation. Copies of a rank in one
+  /// direction follow each other. What is loaded waits until it is offloaded, and a backward or
+  /// recomputation until its activations are loaded.
+  double copy = 0;
+  double step = 0;  ///< the optimizer step
 };
 
 /// The durations of all actions of a schedule, in milliseconds.

@@ -45,6 +45,10 @@ class Walker {
         now_(schedule.ranks.size(), 0),
         forward_(count(), kNotYet),
         backward_(count(), kNotYet),
+        offloaded_(count(), 0),
+        loaded_(count(), 0),
+        offloads_end_(schedule.ranks.size(), 0),
+        loads_end_(schedule.ranks.size(), 0),
         before_(schedule.rank_of_stage.size()),
         after_(schedule.rank_of_stage.size()) {
     walk_.ranks.resize(schedule.ranks.size());
@@ -104,6 +108,9 @@ class Walker {
     if (!lists_messages_) {
       if (const auto obstacle = wait_for_inputs(rank, action, begin)) return obstacle;
     }
+    if (action.kind == ActionKind::kRecompute || gives_input_gradient(action.kind)) {
+      begin = std::max(begin, loaded_[index(action.stage, action.micro_batch)]);
+    }
     finish(rank, action, begin);
     return std::nullopt;
   }
@@ -128,6 +135,15 @@ class Walker {
     item(walk_.ranks, rank).push_back({action, begin, end});
     if (action.kind == ActionKind::kForward) {
       forward_[index(action.stage, action.micro_batch)] = end;
+    } else if (action.kind == ActionKind::kOffload) {
+      double& last = item(offloads_end_, rank);
+      last = std::max(last, begin) + times_of(times_, action.stage).copy;
+      offloaded_[index(action.stage, action.micro_batch)] = last;
+    } else if (action.kind == ActionKind::kLoad) {
+      const std::size_t at = index(action.stage, action.micro_batch);
+      double& last = item(loads_end_, rank);
+      last = std::max({last, begin, offloaded_[at]}) + times_of(times_, action.stage).copy;
+      loaded_[at] = last;
     } else if (gives_input_gradient(action.kind)) {
       backward_[index(action.stage, action.micro_batch)] = end;
     }
@@ -210,6 +226,11 @@ class Walker {
   std::vector<double> now_;
   std::vector<double> forward_;   // the end of each forward, by stage and micro-batch
   std::vector<double> backward_;  // the end of each gradient of an input
+  // The end of the copies of each stage and micro-batch, and of the last ones of each rank.
+  std::vector<double> offloaded_;
+  std::vector<double> loaded_;
+  std::vector<double> offloads_end_;
+  std::vector<double> loads_end_;
   std::vector<std::vector<Source>> before_;
   std::vector<std::vector<Source>> after_;
   std::map<std::pair<int, int>, Channel> channels_;

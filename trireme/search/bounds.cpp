@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace trireme::search {
 namespace {
@@ -41,6 +43,32 @@ double share(const Choice& choice, const Plan& base, int from_level) {
 // V - P(s) shrink by the factor 1 - 1/m from stage to stage, and P(p) is the whole work T.
 double pipeline_bound(double work, double micro_batches, double stages) {
   return work / (1 - std::pow(1 - 1 / micro_batches, stages));
+}
+
+// The most that stages which begin within a region save of its recomputation, for each of them: the
+// stage before repeats only what its own backward reads. Several cuts save no more each, because
+// results are read by the backward of calls after them.
+double most_saved_by_cut(const ModuleRecord& record, const predict::RecomputedRegion& region,
+                         const std::function<double(int)>& seconds) {
+  std::vector<int> last_read(static_cast<std::size_t>(region.last - region.first + 1), -1);
+  for (int number = record.num_forward; number < record.num_calls(); ++number) {
+    const OperatorCall& call = record.call(number);
+    if (call.forward_call < region.first || call.forward_call > region.last) continue;
+    int& last = last_read[static_cast<std::size_t>(call.forward_call - region.first)];
+    for (const int read : call.reads) {
+      if (read < record.num_forward) last = std::max(last, read);
+    }
+  }
+  double most = 0;
+  double saved = 0;
+  int reached = region.first - 1;
+  for (int call = region.first; call <= region.last_repeated; ++call) {
+    saved += seconds(call);
+    const int last = last_read[static_cast<std::size_t>(call - region.first)];
+    for (; reached < last; ++reached) saved -= seconds(reached + 1);
+    most = std::max(most, saved);
+  }
+  return most;
 }
 
 // The share of a whole pass for which ranks wait in a schedule, times the number of stages.
@@ -90,7 +118,7 @@ const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t r
     totals.compute += least[static_cast<std::size_t>(call)];
     totals.layouts += costs.layouts(call);
   }
-  const predict::StageWork whole = predict::divide(record, plan, 1, least).front();
+  const predict::StageWork whole = predict::divide(record, plan, 1).front();
   const predict::ActivationMemory memory =
       predict::walk_memory(record, whole, predict::GradientMemory::kReserved);
   totals.kept = memory.kept;
@@ -100,13 +128,18 @@ const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t r
   if (plan.recompute.empty()) {
     totals.kept_inputs = totals.kept;
   } else {
-    const predict::StageWork work = predict::divide(record, plan, 1, least).front();
+    const predict::StageWork work = predict::divide(record, plan, 1).front();
     totals.kept_inputs =
         predict::walk_memory(record, work, predict::GradientMemory::kReserved).kept;
+    const auto seconds = [&](int call) {
+      return least[static_cast<std::size_t>(call)] + costs.layouts(call);
+    };
     for (const predict::RecomputedRegion& region : work.regions) {
-      for (int call = region.first; call <= region.last; ++call) {
-        totals.recomputation += least[static_cast<std::size_t>(call)] + costs.layouts(call);
+      for (int call = region.first; call <= region.last_repeated; ++call) {
+        totals.recomputation += seconds(call);
       }
+      totals.saved_by_cut =
+          std::max(totals.saved_by_cut, most_saved_by_cut(record, region, seconds));
     }
   }
   totals.inputs = record.input_bytes;
@@ -152,7 +185,11 @@ double BoundTable::least_seconds(const Choice& choice, const Totals& totals,
   const auto micro_batches = static_cast<double>(choice.micro_batches);
   const auto pipe = static_cast<double>(choice.pipe);
   const bool recomputes_all = choice.recomputed > 0 && choice.recomputed == count_of(repeated_);
-  const double work = totals.compute + totals.layouts + (recomputes_all ? totals.recomputation : 0);
+  const double stages_of_rank =
+      choice.schedule == "zb-v" ? 2 : static_cast<double>(std::max<std::int64_t>(choice.chunks, 1));
+  const double cuts = pipe * stages_of_rank - 1;
+  const double repeated = std::max(0.0, totals.recomputation - cuts * totals.saved_by_cut);
+  const double work = totals.compute + totals.layouts + (recomputes_all ? repeated : 0);
   // Measured times of an optimizer are not proportional to bytes.
   const double optimizer =
       cluster_.optimizers.empty() ? totals.optimizer_seconds / share(choice, training_.base, 1) : 0;

@@ -45,6 +45,7 @@ class BoundTable {
     double compute = 0;        // seconds of operators on the fastest device
     double layouts = 0;        // seconds of collectives along `tensor`
     double recomputation = 0;  // seconds of both that backward repeats if all repeated modules are
+    double saved_by_cut = 0;   // the most that the beginning of a stage saves of it
     double kept = 0;           // bytes kept for backward without recomputation
     double kept_inputs = 0;    // the same with it
     double temporary = 0;      // bytes at the peak beside those that are kept

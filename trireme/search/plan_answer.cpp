@@ -26,7 +26,8 @@ Plan with_settings(const Plan& base, const std::vector<std::string>& assignments
   }
   if (plan.activation_bytes > 0 || plan.offload_activations) {
     throw ConfigError(
-        "--plan-set gives activation_bytes or offload_activations, which predictions do not know",
+        "--plan-set gives activation_bytes or offload_activations, which the search does not "
+        "choose",
         "leave it out; --with memory_gib=40 limits the memory of a rank");
   }
   if (const std::string name = setting_of_search(plan); !name.empty()) {

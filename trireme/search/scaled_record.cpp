@@ -53,6 +53,7 @@ void scale_call(OperatorCall& call, const OperatorCall& many, const Line& line,
                 double share_of_many) {
   call.work.flops = line(call.work.flops, many.work.flops);
   call.work.bytes = line(call.work.bytes, many.work.bytes);
+  call.counted_flops = line(call.counted_flops, many.counted_flops);
   call.result_bytes = line(call.result_bytes, many.result_bytes);
   call.gradient_bytes = line(call.gradient_bytes, many.gradient_bytes);
   scale_transfers(call.transfers, many.transfers, line, share_of_many);

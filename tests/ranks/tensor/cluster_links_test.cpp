@@ -3,9 +3,9 @@
 #include <trireme/base/error.h>
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/explain.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/training_step.h>
+#include <trireme/predict/explain.h>
 #include <trireme/tensor/axis_links.h>
 
 #include <gmock/gmock.h>
@@ -63,10 +63,10 @@ std::string write_host(const TemporaryFolder& folder, double gb_per_s) {
 std::vector<std::string> explained(const Plan& plan) {
   Sequential model = two_layers();
   std::vector<std::string> lines;
-  for (const ExplainedOperator& op :
-       explain(*model, plan, [&] { return loss_of_layers(model); }).operators) {
+  for (const predict::ExplainedOperator& op :
+       predict::explain(*model, plan, [&] { return loss_of_layers(model); }).operators) {
     if (op.is_backward) continue;
-    for (const ExplainedCommunication& line : op.communication) {
+    for (const predict::ExplainedCommunication& line : op.communication) {
       lines.push_back(join_message(line.collective, " on ", line.axis, ", ",
                                    std::llround(line.bytes), " bytes"));
     }

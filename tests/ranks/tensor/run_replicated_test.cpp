@@ -4,9 +4,9 @@
 #include <trireme/tensor/run_replicated.h>
 
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/explain.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/training_step.h>
+#include <trireme/predict/explain.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
@@ -148,11 +148,11 @@ TEST(KeptWhole, IsExplained) {
   AroundPlain net;
   const Plan plan =
       plan_of(join({column_parallel("before"), column_parallel("after"), keep_whole("whole")}));
-  const Explanation explanation =
-      explain(*net, plan, [&] { return net(numbers({5, 6}).to(torch::kFloat)).square().mean(); });
+  const predict::Explanation explanation = predict::explain(
+      *net, plan, [&] { return net(numbers({5, 6}).to(torch::kFloat)).square().mean(); });
   int products = 0;
   int gathers = 0;
-  for (const ExplainedOperator& op : explanation.operators) {
+  for (const predict::ExplainedOperator& op : explanation.operators) {
     if (op.is_backward) continue;
     const bool is_product = op.call.name.find("addmm") != std::string::npos ||
                             op.call.name.find("linear") != std::string::npos;

@@ -117,8 +117,7 @@ TEST(FusedElements, KeepWhatTorchCompileKeepsOfALlama) {
   });
   const auto kept = [&](Elements elements) {
     const ModuleRecord fused = fuse_elements(record, elements);
-    const std::vector<double> seconds(fused.calls.size(), 1);
-    const StageWork stage = divide(fused, plan, 1, seconds).front();
+    const StageWork stage = divide(fused, plan, 1).front();
     const ActivationMemory memory = walk_memory(fused, stage, GradientMemory::kReserved);
     double blocks = 0;
     for (const auto& [module, bytes] : memory.by_module) {

@@ -12,6 +12,7 @@
 #include <tests/one_host.h>
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <string>
 
 namespace trireme::predict {
@@ -31,9 +32,11 @@ struct Case {
   torch::Tensor tokens =
       torch::empty({1, 256}, torch::TensorOptions().dtype(torch::kInt64).device(torch::kMeta));
 
+  cluster::Cluster cluster = cluster::read_cluster("a100-80");
+
   Prediction predict(const Plan& plan, const TrainingOptions& options = {}) {
     return predict::predict(
-        model, plan, cluster::read_cluster("a100-80"),
+        model, plan, cluster,
         [&] {
           return torch::cross_entropy_loss(model->forward(tokens).flatten(0, 1), tokens.flatten());
         },
@@ -89,7 +92,15 @@ TEST(Predict, RecomputationRepeatsForwardAndKeepsInputs) {
   const Prediction plain = gpt.predict({.mesh = {{"data", 2}}});
   const Prediction repeated = gpt.predict({.mesh = {{"data", 2}}, .recompute = {"blocks.*"}});
   EXPECT_EQ(plain.parts.recomputation, 0);
-  EXPECT_NEAR(repeated.repeated_flops, plain.flops_per_rank / 3, 0.1 * repeated.repeated_flops);
+  // Of 24 s h^2 FLOPs of the products of a block, those of its last linear layer, 8 s h^2, make
+  // nothing that backward reads. Attention has 2 s^2 h with a causal mask.
+  const double products = 16 * kSequence * kLayers * kHidden * kHidden;
+  const double attention = 2 * kSequence * kSequence * kHidden * kLayers;
+  EXPECT_DOUBLE_EQ(repeated.repeated_flops, products + attention);
+  const Prediction whole = gpt.predict({.mesh = {{"data", 2}}, .recompute = {"blocks.*"}},
+                                       {.repeats_whole_regions = true});
+  EXPECT_NEAR(whole.repeated_flops, plain.flops_per_rank / 3, 0.1 * whole.repeated_flops);
+  EXPECT_GT(whole.step_seconds, repeated.step_seconds);
   EXPECT_DOUBLE_EQ(repeated.flops_per_rank, plain.flops_per_rank);
   EXPECT_LT(repeated.memory[0].activations, 0.4 * plain.memory[0].activations);
 }
@@ -162,10 +173,95 @@ TEST(Predict, ChoosesLayoutsByTheLinksOfTheCluster) {
   EXPECT_NE(predicted, layouts_of(record_module(model, plan, forward)));
 }
 
+// What a micro-batch keeps on the first rank along `pipe`.
+double kept_by_micro_batch(const Prediction& prediction) {
+  double kept = 0;
+  for (const auto& [module, bytes] : prediction.memory.front().activations_by_module) kept += bytes;
+  return kept;
+}
+
+// A rank keeps what it is allowed to, and repeats the more the less that is.
+TEST(Predict, ChoosesWhatIsRecomputedWithinALimit) {
+  Case gpt;
+  for (const int pipe : {1, 2}) {
+    // The first rank of 1F1B keeps as many micro-batches as there are ranks.
+    Plan plan = {.mesh = {{"pipe", pipe}}, .micro_batches = 4};
+    const double in_flight = pipe;
+    const Prediction all = gpt.predict(plan);
+    EXPECT_EQ(all.repeated_flops, 0);
+    const double kept = kept_by_micro_batch(all);
+    double repeated = 0;
+    for (const double share : {1.5, 0.7, 0.4}) {
+      SCOPED_TRACE(share);
+      plan.activation_bytes = static_cast<std::int64_t>(share * in_flight * kept);
+      const Prediction limited = gpt.predict(plan);
+      EXPECT_LE(kept_by_micro_batch(limited), share * kept);
+      EXPECT_EQ(limited.parts.recomputation > 0, share < 1);
+      EXPECT_GE(limited.repeated_flops, repeated);
+      EXPECT_GE(limited.step_seconds, all.step_seconds);
+      repeated = limited.repeated_flops;
+    }
+    EXPECT_LT(repeated, all.flops_per_rank / 3);
+    plan.activation_bytes = 1000;
+    EXPECT_THAT([&] { (void)gpt.predict(plan); },
+                testing::ThrowsMessage<UsageError>(testing::HasSubstr("needs at least")));
+  }
+}
+
+TEST(Predict, OffloadsActivationsAsFastAsTheHostTakesThem) {
+  Case gpt;
+  Plan plan = {.mesh = {{"pipe", 2}}, .schedule = "gpipe", .micro_batches = 8};
+  const Prediction kept = gpt.predict(plan);
+  plan.offload_activations = true;
+  gpt.cluster.devices.front().host_gb_per_s = 1e4;
+  const Prediction fast = gpt.predict(plan);
+  EXPECT_NEAR(fast.step_seconds, kept.step_seconds, 1e-2 * kept.step_seconds);
+  EXPECT_LT(fast.memory[0].activations, kept.memory[0].activations / 2);
+  // What is not on the device is on the host: of all micro-batches but those in use.
+  EXPECT_GT(fast.memory[0].host, kept.memory[0].activations / 2);
+  EXPECT_LE(fast.memory[0].host, kept.memory[0].activations);
+
+  // On a slow link, the copies of a rank in one direction take the step: 6 of 8 micro-batches are
+  // copied there and back.
+  gpt.cluster.devices.front().host_gb_per_s = 0.1;
+  const Prediction slow = gpt.predict(plan);
+  const double one_way = slow.memory[0].host / 0.1e9;
+  EXPECT_GT(slow.step_seconds, one_way);
+  EXPECT_LT(slow.step_seconds, 3 * one_way + kept.step_seconds);
+  EXPECT_NEAR(sum_of_parts(slow), slow.step_seconds, 1e-9 * slow.step_seconds);
+
+  gpt.cluster.devices.front().host_gb_per_s = 0;
+  EXPECT_THAT(
+      [&] { (void)gpt.predict(plan); },
+      testing::ThrowsMessage<UsageError>(testing::HasSubstr("host_gb_per_s of device A100-80")));
+}
+
+TEST(Predict, StepsAnOffloadedOptimizerAtTheRateOfTheHost) {
+  Case gpt;
+  Plan plan = {.mesh = {{"data", 8}}, .zero_level = 2};
+  const Prediction kept = gpt.predict(plan);
+  plan.offload_optimizer = true;
+  const Prediction offloaded = gpt.predict(plan);
+  EXPECT_EQ(offloaded.memory[0].host, kept.memory[0].optimizer);
+  EXPECT_EQ(offloaded.memory[0].optimizer, 0);
+  // A gradient and a parameter of 4 bytes are copied; Adam's two numbers are read and written, the
+  // gradient is read, the parameter is read and written.
+  const double elements = kept.memory[0].optimizer / 8;
+  const cluster::DeviceKind& device = gpt.cluster.devices.front();
+  const double host = gpt.cluster.hosts.front().memory_gb_per_s / 8;
+  const double copies = elements * 8 / (device.host_gb_per_s * 1e9);
+  const double step = elements * 28 / (host * device.efficiency.memory * 1e9);
+  EXPECT_NEAR(offloaded.parts.optimizer, copies + step, 1e-9);
+
+  gpt.cluster.hosts.front().memory_gb_per_s = 0;
+  EXPECT_THAT(
+      [&] { (void)gpt.predict(plan); },
+      testing::ThrowsMessage<UsageError>(testing::HasSubstr("memory_gb_per_s of the hosts")));
+}
+
 TEST(Predict, RefusesWhatItDoesNotKnow) {
   Case gpt;
   EXPECT_THROW((void)gpt.predict({}), UsageError);
-  EXPECT_THROW((void)gpt.predict({.mesh = {{"data", 2}}, .activation_bytes = 1}), UsageError);
   EXPECT_THROW((void)gpt.predict({.mesh = {{"data", 2}}, .recompute = {"block.*"}}), UsageError);
   try {
     (void)gpt.predict({.mesh = {{"pipe", 2}}, .stages = {{"blocks.9", 1}}, .micro_batches = 2});

@@ -2,32 +2,66 @@
 #include <trireme/parallel/record/module_dry_run.h>
 
 #include <trireme/base/error.h>
+#include <trireme/optim/autocast.h>
 #include <trireme/parallel/module/named_tensors.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/fake_tensors.h>
 #include <trireme/tensor/dry_run/results.h>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/DeviceType.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
+
+#include <algorithm>
+#include <optional>
 
 namespace trireme::detail {
 namespace {
 
-std::vector<at::Tensor> checked(const std::vector<NamedTensor>& tensors) {
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& tensors) {
   std::vector<at::Tensor> all;
-  for (const NamedTensor& item : tensors) {
-    if (!item.tensor.is_cpu() && !item.tensor.is_meta()) {
-      throw UsageError(
-          join_message("parameter ", item.name, " is on ", item.tensor.device(),
-                       ", and can only be explained on the processor or as a meta tensor"),
-          "explain the module before it goes to its device");
-    }
-    all.push_back(item.tensor);
-  }
+  for (const NamedTensor& item : tensors) all.push_back(item.tensor);
   return all;
 }
+
+// Returns the kind of accelerator that the tensors are on, if they are on one.
+std::optional<at::DeviceType> accelerator_of(const std::vector<NamedTensor>& tensors) {
+  const auto found = std::ranges::find_if(tensors, [](const NamedTensor& item) {
+    return !item.tensor.is_cpu() && !item.tensor.is_meta();
+  });
+  if (found == tensors.end()) return std::nullopt;
+  return found->tensor.device().type();
+}
+
+// The tensors of a dry run are on the processor, whatever device the module is on. While this
+// lives, the autocast of the accelerator holds for the processor.
+class AutocastOfAccelerator {
+ public:
+  explicit AutocastOfAccelerator(std::optional<at::DeviceType> accelerator)
+      : accelerator_(accelerator) {
+    if (!is_on()) return;
+    on_processor_.emplace(at::kCPU, at::autocast::get_autocast_dtype(*accelerator_));
+  }
+
+  // Throws UsageError if forward has turned autocast on by itself, which goes unnoticed otherwise.
+  void check() const {
+    if (on_processor_ || !is_on()) return;
+    throw UsageError(
+        join_message("forward turns on autocast for ", c10::DeviceTypeName(*accelerator_, true),
+                     ", and a dry run has its tensors on the processor"),
+        "turn autocast on around the whole call, or give a module that is on the processor and "
+        "turns it on for that");
+  }
+
+ private:
+  bool is_on() const { return accelerator_ && at::autocast::is_autocast_enabled(*accelerator_); }
+
+  std::optional<at::DeviceType> accelerator_;
+  std::optional<Autocast> on_processor_;
+};
 
 // Returns the gradient that backward starts from; undefined for a result of one element.
 at::Tensor gradient_of_result(const at::Tensor& result) {
@@ -61,8 +95,10 @@ ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
                             const std::vector<Layout>& layouts,
                             const std::function<at::Tensor()>& forward, int axis_to_decide) {
   ModuleDryRun all;
-  const tensor::FakeTensors fake_tensors(checked(tensors), layouts);
-  tensor::DryRun dry_run;
+  const AutocastOfAccelerator autocast(accelerator_of(tensors));  // before they are replaced
+  const tensor::FakeTensors fake_tensors(tensors_of(tensors), layouts);
+  tensor::DryRun dry_run(tensor::DryRun::Mode::kInstead,
+                         [&](const auto&, const auto&) { autocast.check(); });
   if (axis_to_decide >= 0) dry_run.keep_calls_along(axis_to_decide);
   std::vector<at::Tensor> inputs;
   std::vector<std::size_t> parameters;

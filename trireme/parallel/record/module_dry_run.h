@@ -40,10 +40,11 @@ std::vector<NamedTensor> parameters_and_buffers(const torch::nn::Module& module)
 
 /// Calls `forward` while `tensors` are distributed over meta tensors, and backward if its result
 /// requires a gradient. Afterwards the tensors are as before, also after an exception.
-/// @param tensors parameters and buffers, on the CPU or meta.
+/// @param tensors parameters and buffers. Their device does not matter: operators are chosen as for
+/// the CPU, and the autocast of their accelerator that is on at the call holds.
 /// @param layouts the layout of each tensor; its mesh may be unconnected.
 /// @param axis_to_decide the axis of ModuleDryRun::along_axis; -1 for none.
-/// Throws UsageError as trireme::explain.
+/// Throws UsageError as predict::explain.
 ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
                             const std::vector<Layout>& layouts,
                             const std::function<at::Tensor()>& forward, int axis_to_decide = -1);

@@ -7,6 +7,7 @@
 #include <trireme/parallel/record/module_dry_run.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
+#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/layout.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/rules/across.h>
@@ -35,18 +36,10 @@ using tensor::DryRunCall;
 using tensor::DryRunTensor;
 using tensor::Exchange;
 
-std::vector<MeshAxis> axes_of_layouts(const Plan& plan) {
-  std::vector<MeshAxis> axes;
-  std::ranges::copy_if(plan.mesh, std::back_inserter(axes), [](const MeshAxis& axis) {
-    return axis.name != kDataAxis && axis.name != kStageAxis;
-  });
-  if (axes.empty()) axes.push_back({"tensor", 1});
-  return axes;
-}
-
-DeviceMesh mesh_of_layouts(const Plan& plan, const cluster::Cluster* cluster) {
-  DeviceMesh mesh = DeviceMesh::unconnected(axes_of_layouts(plan));
-  if (cluster != nullptr) detail::set_links(mesh, plan, *cluster);
+DeviceMesh mesh_of_layouts(const Plan& plan, const cluster::Cluster* cluster,
+                           const DeviceMesh& given = {}) {
+  const DeviceMesh mesh = given.defined() ? given : DeviceMesh::unconnected(axes_of_layouts(plan));
+  if (cluster != nullptr && !tensor::has_axis_links(mesh)) detail::set_links(mesh, plan, *cluster);
   return mesh;
 }
 
@@ -231,6 +224,11 @@ class Recording {
                    .bytes = read + written,
                    .dtype = call.inputs.empty() ? "float32" : name_of(call.inputs[0].dtype)};
     }
+    if (!traits.is_view) {
+      made.counted_flops = call.flops / static_cast<double>(call.ranks_at_work);
+    }
+    if (traits.writes_input && !call.inputs.empty())
+      made.writes_to = root_of(call.inputs[0].made_by);
     if ((traits.is_view && !call.gathers_view) || traits.writes_input) {
       roots_[number] = call.inputs.empty() ? -1 : root_of(call.inputs[0].made_by);
     } else {
@@ -301,27 +299,10 @@ class Recording {
       }
     }
     const std::vector<std::string> modules = graph::detail::modules_of_operators(
-        touched, bytes_across(), numbered_lists(record_.parameters));
+        touched, bytes_across(record_), numbered_lists(record_.parameters));
     for (OperatorCall& call : record_.calls) {
       call.module = modules[static_cast<std::size_t>(call.forward_call)];
     }
-  }
-
-  // Returns for each boundary between calls of forward the bytes that cross it.
-  std::vector<std::int64_t> bytes_across() const {
-    std::vector<int> last(dry_run_.num_forward, -1);
-    for (int i = 0; i < record_.num_forward; ++i) {
-      for (const int read : record_.call(i).reads) last[static_cast<std::size_t>(read)] = i;
-    }
-    std::vector<std::int64_t> across(dry_run_.num_forward + 1, 0);
-    for (std::size_t i = 0; i < last.size(); ++i) {
-      if (last[i] < 0) continue;
-      const auto bytes = static_cast<std::int64_t>(record_.calls[i].result_bytes);
-      across[i + 1] += bytes;
-      across[static_cast<std::size_t>(last[i]) + 1] -= bytes;
-    }
-    std::partial_sum(across.begin(), across.end(), across.begin());
-    return across;
   }
 
   const detail::ModuleDryRun& dry_run_;
@@ -368,10 +349,51 @@ void add_parameters(LaidOutModule& laid_out) {
 
 }  // namespace
 
+std::vector<double> passed_bytes(const ModuleRecord& record) {
+  std::vector<double> bytes(static_cast<std::size_t>(record.num_forward), 0);
+  for (int i = 0; i < record.num_forward; ++i) {
+    const OperatorCall& call = record.call(i);
+    for (std::size_t read = 0; read < call.reads.size(); ++read) {
+      double& passed = bytes[static_cast<std::size_t>(call.reads[read])];
+      passed = std::max(
+          passed, std::min(call.read_bytes[read], record.call(call.reads[read]).result_bytes));
+    }
+  }
+  return bytes;
+}
+
+std::vector<std::int64_t> bytes_across(const ModuleRecord& record) {
+  const std::vector<double> passed = passed_bytes(record);
+  const auto num_forward = static_cast<std::size_t>(record.num_forward);
+  std::vector<int> last(num_forward, -1);
+  for (int i = 0; i < record.num_forward; ++i) {
+    for (const int read : record.call(i).reads) last[static_cast<std::size_t>(read)] = i;
+  }
+  std::vector<std::int64_t> across(num_forward + 1, 0);
+  for (std::size_t i = 0; i < last.size(); ++i) {
+    if (last[i] < 0) continue;
+    const auto bytes = static_cast<std::int64_t>(passed[i]);
+    across[i + 1] += bytes;
+    across[static_cast<std::size_t>(last[i]) + 1] -= bytes;
+  }
+  std::partial_sum(across.begin(), across.end(), across.begin());
+  return across;
+}
+
+std::vector<MeshAxis> axes_of_layouts(const Plan& plan) {
+  std::vector<MeshAxis> axes;
+  std::ranges::copy_if(plan.mesh, std::back_inserter(axes), [](const MeshAxis& axis) {
+    return axis.name != kDataAxis && axis.name != kStageAxis;
+  });
+  // On an axis of one rank every tensor is whole.
+  if (axes.empty()) axes.push_back({"tensor", 1});
+  return axes;
+}
+
 LaidOutModule lay_out_module(ConstModuleRef holder, const Plan& plan,
-                             const cluster::Cluster* cluster) {
+                             const cluster::Cluster* cluster, const DeviceMesh& mesh) {
   const torch::nn::Module& module = *holder;
-  LaidOutModule laid_out{.mesh = mesh_of_layouts(plan, cluster),
+  LaidOutModule laid_out{.mesh = mesh_of_layouts(plan, cluster, mesh),
                          .tensors = detail::parameters_and_buffers(module)};
   for (const DistributedParameter& given : planned_layouts(module, laid_out.mesh, plan.layouts)) {
     laid_out.layouts.push_back(given.layout);

@@ -35,6 +35,10 @@ struct OperatorCall {
   std::string module;          ///< path of the module, by graph::detail::modules_of_operators
   cluster::OperatorWork work;  ///< of this rank's parts; nothing for views
   std::vector<Transfer> transfers;
+  /// Floating-point operations of this rank as a captured graph counts them: those of products, and
+  /// one for each element of other operators. TrainingStep chooses by them what it recomputes.
+  double counted_flops = 0;
+  int writes_to = -1;         ///< earlier call whose result it writes to in place
   double result_bytes = 0;    ///< memory of the results on this rank, but for gradients of
                               ///< parameters; 0 for views and writes
   double gradient_bytes = 0;  ///< memory of the gradients of parameters that it makes
@@ -79,6 +83,14 @@ struct ModuleRecord {
   int num_calls() const noexcept { return static_cast<int>(calls.size()); }
 };
 
+/// Returns for each call of forward the bytes of its results that later calls of forward read, on
+/// one rank.
+std::vector<double> passed_bytes(const ModuleRecord& record);
+
+/// Returns the bytes of one rank that cross each boundary between calls of forward: before the
+/// first call, between two, and after the last.
+std::vector<std::int64_t> bytes_across(const ModuleRecord& record);
+
 /// The tensors of a module with the layouts that a plan gives them, before a dry run.
 struct LaidOutModule {
   DeviceMesh mesh;                             ///< axes of the plan but `data` and `pipe`
@@ -87,12 +99,18 @@ struct LaidOutModule {
   std::vector<ParameterRecord> parameters{};   ///< the record of each tensor
 };
 
+/// Returns the axes of a plan along which it lays out tensors: all but `data` and `pipe`, and one
+/// axis of one rank if there are no others.
+std::vector<MeshAxis> axes_of_layouts(const Plan& plan);
+
 /// Lays out a module along the axes of the plan other than `data` and `pipe`. Throws UsageError as
 /// planned_layouts, and as detail::cluster_for.
 /// @param cluster the cluster by whose links a dry run chooses layouts, as a run does where
 /// TRIREME_CLUSTER names it. Null: the default Link.
+/// @param mesh has the axes_of_layouts() of the plan. By default one is made. Its links stay as
+/// they are, if it has some.
 LaidOutModule lay_out_module(ConstModuleRef module, const Plan& plan,
-                             const cluster::Cluster* cluster);
+                             const cluster::Cluster* cluster, const DeviceMesh& mesh = {});
 /// Does the same for tensors without a module, which are whole on every rank.
 LaidOutModule lay_out_tensors(std::vector<detail::NamedTensor> tensors, const Plan& plan,
                               const cluster::Cluster* cluster);
@@ -104,9 +122,9 @@ ModuleRecord make_record(const LaidOutModule& laid_out, const detail::ModuleDryR
 /// `data` and `pipe`, and returns what the first rank does. Nothing is computed, and the module may
 /// have no memory (trireme::deferred). Not collective.
 /// @param forward runs one micro-batch of the rows that one rank along `data` has, and returns the
-/// loss, as for trireme::explain.
+/// loss, as for predict::explain.
 /// @param cluster as for lay_out_module().
-/// Throws UsageError as trireme::explain and lay_out_module().
+/// Throws UsageError as predict::explain and lay_out_module().
 ModuleRecord record_module(ModuleRef module, const Plan& plan,
                            const std::function<at::Tensor()>& forward,
                            const cluster::Cluster* cluster = nullptr);

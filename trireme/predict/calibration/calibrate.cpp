@@ -5,17 +5,18 @@
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/cluster/units.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/predict/calibration/accelerator_samples.h>
 #include <trireme/predict/calibration/link_samples.h>
 #include <trireme/predict/calibration/median.h>
 #include <trireme/predict/calibration/operator_samples.h>
 #include <trireme/predict/calibration/sample_networks.h>
+#include <trireme/predict/calibration/stopwatch.h>
 
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,6 @@
 namespace trireme::predict {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using cluster::kGiB;
 using cluster::kGiga;
 using cluster::kMega;
@@ -37,19 +37,6 @@ using cluster::kTera;
 
 constexpr const char* kDevice = "rank of this host";
 constexpr int kRepetitions = 7;
-
-double median_time(const std::function<void()>& work, const comm::Group& group) {
-  work();
-  std::vector<double> times;
-  for (int i = 0; i < kRepetitions; ++i) {
-    comm::barrier(group);
-    const auto began = Clock::now();
-    work();
-    const std::chrono::duration<double> took = Clock::now() - began;
-    times.push_back(took.count());
-  }
-  return median_of(times);
-}
 
 // Joins samples of nearly the same size, so that noise does not make a curve jump.
 cluster::Curve curve_of(std::vector<std::pair<double, double>> samples) {
@@ -74,16 +61,22 @@ cluster::Curve curve_of(std::vector<std::pair<double, double>> samples) {
 
 class Calibration {
  public:
-  explicit Calibration(const comm::Group& group) : group_(group) {}
+  Calibration(const comm::Group& group, const c10::Device& device, double memory_gib)
+      : group_(group), device_(device), memory_gib_(memory_gib) {}
 
   cluster::Cluster run() {
     cluster_.name = join_message("this host with ", group_.size(), " ranks");
     cluster_.source = "measured by trireme calibrate";
     cluster_.devices = {{.name = kDevice}};
     measure_operators();
-    measure_memory();
+    if (device_.is_cpu()) {
+      measure_memory();
+    } else {
+      device() = sample_accelerator(kDevice, device_, group_);
+      set_memory();
+    }
     measure_optimizers();
-    cluster_.collectives = sample_links(group_);
+    cluster_.collectives = sample_links(group_, device_);
     describe_host();
     return cluster_;
   }
@@ -95,7 +88,7 @@ class Calibration {
     std::map<std::pair<std::string, std::string>, std::vector<std::pair<double, double>>> samples;
     std::vector<double> between;
     double fastest = 0;
-    for (const auto& make : sample_networks()) {
+    for (const auto& make : sample_networks(device_)) {
       const SampleNetwork network = make();
       const NetworkSamples measured =
           sample_network(*network.module, network.forward, kRepetitions, group_);
@@ -122,8 +115,27 @@ class Calibration {
     const at::Tensor first = torch::ones({kNumbers});
     const at::Tensor second = torch::ones({kNumbers});
     at::Tensor sum = torch::empty({kNumbers});
-    const double seconds = median_time([&] { at::add_out(sum, first, second); }, group_);
+    const double seconds =
+        median_time([&] { at::add_out(sum, first, second); }, device_, group_, kRepetitions);
     device().memory_gb_per_s = static_cast<double>(3 * sum.nbytes()) / seconds / kGiga;
+    device().host_gb_per_s = device().memory_gb_per_s / 2;  // a copy reads and writes host memory
+  }
+
+  void set_memory() {
+    if (memory_gib_ > 0) device().memory_gib = memory_gib_;
+    if (device().memory_gib > 0) return;
+    throw UsageError(join_message("device ", device_.str(), " does not say how much memory it has"),
+                     "give it in GiB: --memory-gib");
+  }
+
+  // Bandwidth of host memory while all ranks use it.
+  double host_memory_gb_per_s() const {
+    constexpr std::int64_t kNumbers = 8 << 20;
+    const at::Tensor first = torch::ones({kNumbers});
+    at::Tensor sum = torch::empty({kNumbers});
+    const double seconds =
+        median_time([&] { at::add_out(sum, first, first); }, at::kCPU, group_, kRepetitions);
+    return static_cast<double>(3 * sum.nbytes()) / seconds / kGiga * group_.size();
   }
 
   template <typename Optimizer, typename Options>
@@ -135,11 +147,11 @@ class Calibration {
       const std::int64_t count = std::clamp<std::int64_t>((1 << 14) / numbers, 1, 64);
       std::vector<at::Tensor> parameters;
       for (std::int64_t i = 0; i < count; ++i) {
-        parameters.push_back(torch::ones({numbers}).requires_grad_());
-        parameters.back().mutable_grad() = torch::ones({numbers});
+        parameters.push_back(torch::ones({numbers}, device_).requires_grad_());
+        parameters.back().mutable_grad() = torch::ones({numbers}, device_);
       }
       Optimizer optimizer(parameters, options);
-      const double seconds = median_time([&] { optimizer.step(); }, group_);
+      const double seconds = median_time([&] { optimizer.step(); }, device_, group_, kRepetitions);
       samples.emplace_back(static_cast<double>(parameters[0].nbytes()) / kMega,
                            seconds / static_cast<double>(count));
     }
@@ -158,12 +170,15 @@ class Calibration {
   void describe_host() {
     const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
                           static_cast<double>(::sysconf(_SC_PAGESIZE)) / kGiB;
-    device().memory_gib = memory / group_.size();
-    cluster_.hosts = {
-        {.count = 1, .devices = group_.size(), .device = kDevice, .memory_gib = memory}};
+    if (device_.is_cpu()) device().memory_gib = memory / group_.size();
+    cluster_.hosts = {{.count = 1,
+                       .devices = group_.size(),
+                       .device = kDevice,
+                       .memory_gib = memory,
+                       .memory_gb_per_s = host_memory_gb_per_s()}};
     if (group_.size() == 1) return;
     // What the links would have to be if the curves were those of rings.
-    cluster::Links links = {.compute_share = sample_interference(group_)};
+    cluster::Links links = {.compute_share = sample_interference(group_, device_)};
     for (const cluster::MeasuredCollective& measured : cluster_.collectives) {
       if (measured.name != "message") continue;
       links.latency_us = measured.curve.microseconds.front();
@@ -174,6 +189,8 @@ class Calibration {
   }
 
   const comm::Group& group_;
+  const c10::Device device_;
+  double memory_gib_;
   cluster::Cluster cluster_;
 };
 
@@ -186,7 +203,7 @@ cluster::Cluster agreed(const cluster::Cluster& own, const comm::Group& group) {
 
 }  // namespace
 
-cluster::Cluster calibrate(const comm::Group& group) {
+cluster::Cluster calibrate(const comm::Group& group, const c10::Device& device, double memory_gib) {
   std::array<char, 256> name{};
   (void)::gethostname(name.data(), name.size() - 1);
   for (const std::string& other : comm::all_gather_text(name.data(), group)) {
@@ -195,7 +212,13 @@ cluster::Cluster calibrate(const comm::Group& group) {
         join_message("the ranks of a calibration are on hosts ", name.data(), " and ", other),
         "calibrate one host at a time; describe the links between hosts by hand");
   }
-  return agreed(Calibration(group).run(), group);
+  for (const std::string& other :
+       comm::all_gather_text(device.is_cpu() ? "a CPU" : "an accelerator", group)) {
+    if (other == (device.is_cpu() ? "a CPU" : "an accelerator")) continue;
+    throw UsageError("some ranks of a calibration measure a CPU, and some an accelerator",
+                     "give all ranks the same kind of device");
+  }
+  return agreed(Calibration(group, device, memory_gib).run(), group);
 }
 
 }  // namespace trireme::predict

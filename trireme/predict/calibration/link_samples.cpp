@@ -4,6 +4,7 @@
 #include <trireme/cluster/units.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/predict/calibration/median.h>
+#include <trireme/predict/calibration/stopwatch.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -31,13 +32,16 @@ constexpr double kSeconds = 0.06;
 constexpr std::size_t kFewest = 5;
 
 // The median time in seconds of what all ranks of `all` do at the same time, on the slowest rank.
-double time_of(const std::function<void()>& work, const comm::Group& all) {
+double time_of(const std::function<void()>& work, const comm::Group& all,
+               const c10::Device& device) {
   work();
+  synchronize(device);
   std::vector<double> times;
   for (double used = 0; times.size() < kFewest || used < kSeconds;) {
     comm::barrier(all);
     const auto began = Clock::now();
     work();
+    synchronize(device);
     const std::chrono::duration<double> took = Clock::now() - began;
     const at::Tensor slowest = at::full({1}, took.count(), at::kDouble);
     comm::all_reduce(slowest, all, comm::ReduceOp::kMaximum);
@@ -45,6 +49,10 @@ double time_of(const std::function<void()>& work, const comm::Group& all) {
     used += times.back();
   }
   return median_of(times);
+}
+
+at::TensorOptions on(const c10::Device& device) {
+  return at::TensorOptions().dtype(at::kFloat).device(device);
 }
 
 // What a collective does with a whole tensor and the part of a rank.
@@ -72,41 +80,43 @@ std::vector<NamedCall> calls() {
 
 // Times a collective of whole tensors of all sizes.
 cluster::MeasuredCollective sample(const NamedCall& named, const comm::Group& group,
-                                   const comm::Group& all) {
+                                   const comm::Group& all, const c10::Device& device) {
   cluster::MeasuredCollective measured = {.name = named.name, .ranks = group.size()};
   for (const std::int64_t bytes : kBytes) {
     const std::int64_t part = bytes / group.size() / static_cast<std::int64_t>(sizeof(float));
-    const at::Tensor whole = at::zeros({part * group.size()}, at::kFloat);
-    const at::Tensor own = at::zeros({part}, at::kFloat);
+    const at::Tensor whole = at::zeros({part * group.size()}, on(device));
+    const at::Tensor own = at::zeros({part}, on(device));
     measured.curve.sizes.push_back(static_cast<double>(whole.nbytes()) / cluster::kMega);
-    measured.curve.microseconds.push_back(time_of([&] { named.call(whole, own, group); }, all) /
-                                          cluster::kMicro);
+    measured.curve.microseconds.push_back(
+        time_of([&] { named.call(whole, own, group); }, all, device) / cluster::kMicro);
   }
   return measured;
 }
 
-cluster::MeasuredCollective sample_all_to_all(const comm::Group& group, const comm::Group& all) {
+cluster::MeasuredCollective sample_all_to_all(const comm::Group& group, const comm::Group& all,
+                                              const c10::Device& device) {
   cluster::MeasuredCollective measured = {.name = "all_to_all", .ranks = group.size()};
   for (const std::int64_t bytes : kBytes) {
     // The size counts the tensors of all ranks together.
     const std::int64_t of_rank = bytes / group.size();
     const std::int64_t part = of_rank / group.size() / static_cast<std::int64_t>(sizeof(float));
-    const at::Tensor sent = at::zeros({part * group.size()}, at::kFloat);
-    const at::Tensor received = at::zeros({part * group.size()}, at::kFloat);
+    const at::Tensor sent = at::zeros({part * group.size()}, on(device));
+    const at::Tensor received = at::zeros({part * group.size()}, on(device));
     measured.curve.sizes.push_back(static_cast<double>(sent.nbytes()) *
                                    static_cast<double>(group.size()) / cluster::kMega);
     measured.curve.microseconds.push_back(
-        time_of([&] { comm::all_to_all(received, sent, group); }, all) / cluster::kMicro);
+        time_of([&] { comm::all_to_all(received, sent, group); }, all, device) / cluster::kMicro);
   }
   return measured;
 }
 
 // There and back again between two neighbours, halved.
-cluster::MeasuredCollective sample_messages(const comm::Group& pair, const comm::Group& all) {
+cluster::MeasuredCollective sample_messages(const comm::Group& pair, const comm::Group& all,
+                                            const c10::Device& device) {
   cluster::MeasuredCollective measured = {.name = "message", .ranks = 2};
   for (const std::int64_t bytes : kBytes) {
     const at::Tensor tensor =
-        at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))}, at::kFloat);
+        at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))}, on(device));
     const double both = time_of(
         [&] {
           if (pair.size() < 2) return;  // a rank without a neighbour
@@ -118,7 +128,7 @@ cluster::MeasuredCollective sample_messages(const comm::Group& pair, const comm:
             comm::send(tensor, 0, pair);
           }
         },
-        all);
+        all, device);
     measured.curve.sizes.push_back(static_cast<double>(bytes) / cluster::kMega);
     measured.curve.microseconds.push_back(both / 2 / cluster::kMicro);
   }
@@ -141,43 +151,44 @@ comm::Group neighbours(const comm::Group& all, int size) {
 
 }  // namespace
 
-std::vector<cluster::MeasuredCollective> sample_links(const comm::Group& all) {
+std::vector<cluster::MeasuredCollective> sample_links(const comm::Group& all,
+                                                      const c10::Device& device) {
   std::vector<cluster::MeasuredCollective> samples;
   for (int size = 2; size <= all.size(); ++size) {
     if (all.size() % size != 0) continue;
     const comm::Group group = size == all.size() ? all : neighbours(all, size);
-    for (const NamedCall& named : calls()) samples.push_back(sample(named, group, all));
-    samples.push_back(sample_all_to_all(group, all));
+    for (const NamedCall& named : calls()) samples.push_back(sample(named, group, all, device));
+    samples.push_back(sample_all_to_all(group, all, device));
   }
-  if (all.size() > 1) samples.push_back(sample_messages(neighbours(all, 2), all));
+  if (all.size() > 1) samples.push_back(sample_messages(neighbours(all, 2), all, device));
   return samples;
 }
 
-double sample_interference(const comm::Group& group) {
+double sample_interference(const comm::Group& group, const c10::Device& device) {
   if (group.size() == 1) return 0;
   constexpr std::int64_t kSize = 256;
   constexpr std::int64_t kNumbers = 8 << 20;
   constexpr int kProducts = 24;
-  const at::Tensor matrix = at::ones({kSize, kSize}, at::kFloat);
-  const at::Tensor numbers = at::zeros({kNumbers}, at::kFloat);
+  const at::Tensor matrix = at::ones({kSize, kSize}, on(device));
+  const at::Tensor numbers = at::zeros({kNumbers}, on(device));
   const auto multiply = [&] {
     for (int i = 0; i < kProducts; ++i) (void)at::mm(matrix, matrix);
   };
   // Products that take longer than the exchange, so that all of it runs beside them.
-  const double once = time_of(multiply, group);
-  const double exchange = time_of([&] { comm::all_reduce(numbers, group); }, group);
+  const double once = time_of(multiply, group, device);
+  const double exchange = time_of([&] { comm::all_reduce(numbers, group); }, group, device);
   const int times = static_cast<int>(2 * exchange / once) + 1;
   const auto multiply_long = [&] {
     for (int i = 0; i < times; ++i) multiply();
   };
-  const double alone = time_of(multiply_long, group);
+  const double alone = time_of(multiply_long, group, device);
   const double both = time_of(
       [&] {
         comm::Work work = comm::all_reduce_async(numbers, group);
         multiply_long();
         work.wait();
       },
-      group);
+      group, device);
   return std::clamp((both - alone) / exchange, 0.0, 0.99);
 }
 

@@ -5,6 +5,9 @@
 #include <trireme/cluster/measured.h>
 #include <trireme/comm/group.h>
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
 #include <vector>
 
 namespace trireme::predict {
@@ -13,10 +16,12 @@ namespace trireme::predict {
 /// number of ranks. All groups of one size communicate at the same time. Collective and blocking;
 /// all ranks return the same. Empty for one rank.
 /// @param group of one host.
-std::vector<cluster::MeasuredCollective> sample_links(const comm::Group& group);
+/// @param device of the tensors of this rank.
+std::vector<cluster::MeasuredCollective> sample_links(const comm::Group& group,
+                                                      const c10::Device& device = at::kCPU);
 
 /// Returns the share of computing power that an all-reduce takes from products that run beside it,
 /// between 0 and 0.99. Collective and blocking; all ranks return the same. 0 for one rank.
-double sample_interference(const comm::Group& group);
+double sample_interference(const comm::Group& group, const c10::Device& device = at::kCPU);
 
 }  // namespace trireme::predict

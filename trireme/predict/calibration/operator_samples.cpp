@@ -4,9 +4,12 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/record/module_record.h>
 #include <trireme/predict/calibration/median.h>
+#include <trireme/predict/calibration/stopwatch.h>
 
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
+#include <c10/core/AutogradState.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -23,6 +26,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// No operator is taken to be faster.
+constexpr double kShortest = 1e-7;
+
 std::string without_overload(const std::string& name) { return name.substr(0, name.find('.')); }
 
 class Stopwatch;
@@ -32,7 +38,8 @@ thread_local Stopwatch* current_stopwatch = nullptr;
 // another wanted operator calls are part of it.
 class Stopwatch {
  public:
-  explicit Stopwatch(const std::set<std::string, std::less<>>& wanted) : wanted_(wanted) {
+  Stopwatch(const std::set<std::string, std::less<>>& wanted, const c10::Device& device)
+      : wanted_(wanted), device_(device) {
     current_stopwatch = this;
     handle_ = at::addThreadLocalCallback(
         at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
@@ -56,18 +63,21 @@ class Stopwatch {
     Stopwatch& self = *current_stopwatch;
     if (self.is_running_ || !self.wanted_.contains(std::string_view(function.name()))) return {};
     self.is_running_ = true;
+    synchronize(self.device_);
     self.began_ = Clock::now();
     return std::make_unique<Outermost>();
   }
 
   static void end(const at::RecordFunction& function, at::ObserverContext* context) {
     if (context == nullptr) return;
+    synchronize(current_stopwatch->device_);
     const std::chrono::duration<double> took = Clock::now() - current_stopwatch->began_;
     current_stopwatch->is_running_ = false;
     current_stopwatch->times_[function.name()].push_back(took.count());
   }
 
   const std::set<std::string, std::less<>>& wanted_;
+  const c10::Device device_;
   std::map<std::string, std::vector<double>, std::less<>> times_;
   Clock::time_point began_;
   bool is_running_ = false;
@@ -84,6 +94,39 @@ std::vector<double> slowest(const std::vector<double>& own, const comm::Group& g
   comm::all_reduce(all, group, comm::ReduceOp::kMaximum);
   const auto* const values = all.const_data_ptr<double>();
   return {values, values + all.numel()};
+}
+
+// Runs backward on the calling thread, whose operators a Stopwatch sees, as long as it lives. For
+// an accelerator autograd has threads of its own.
+class BackwardOnThisThread {
+ public:
+  BackwardOnThisThread() : before_(state().get_multithreading_enabled()) {
+    state().set_multithreading_enabled(false);
+  }
+  ~BackwardOnThisThread() { state().set_multithreading_enabled(before_); }
+  BackwardOnThisThread(const BackwardOnThisThread&) = delete;
+  BackwardOnThisThread& operator=(const BackwardOnThisThread&) = delete;
+  BackwardOnThisThread(BackwardOnThisThread&&) = delete;
+  BackwardOnThisThread& operator=(BackwardOnThisThread&&) = delete;
+
+ private:
+  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
+  bool before_;
+};
+
+// What the time of an operator on an accelerator has beyond its kernel: that of giving an empty one
+// to the device and waiting for it, without the kernel itself.
+double waiting_seconds(const c10::Device& device, const comm::Group& group, int repetitions) {
+  if (device.is_cpu()) return 0;
+  constexpr int kKernels = 100;
+  at::Tensor number = at::zeros({1}, at::TensorOptions().device(device));
+  const double one = median_time([&] { number.add_(1); }, device, group, repetitions);
+  const double many = median_time(
+      [&] {
+        for (int i = 0; i < kKernels; ++i) number.add_(1);
+      },
+      device, group, repetitions);
+  return std::max(0.0, one - many / kKernels);
 }
 
 void clear_gradients(const torch::nn::Module& module) {
@@ -105,6 +148,9 @@ NetworkSamples sample_network(ModuleRef holder, const std::function<at::Tensor()
     wanted.insert(without_overload(call.name));
   }
   std::map<std::string, std::vector<std::vector<double>>, std::less<>> times;  // by call
+  const std::vector<at::Tensor> parameters = module.parameters();
+  const c10::Device device = parameters.empty() ? c10::Device(at::kCPU) : parameters[0].device();
+  const double waiting = waiting_seconds(device, group, repetitions);
   std::vector<double> inside;  // of operators, by run
   std::vector<double> between;
   constexpr int kWarmUps = 2;
@@ -114,7 +160,8 @@ NetworkSamples sample_network(ModuleRef holder, const std::function<at::Tensor()
     std::map<std::string, std::vector<double>, std::less<>> once;
     const auto began = Clock::now();
     {
-      Stopwatch watch(wanted);
+      const BackwardOnThisThread on_this_thread;
+      Stopwatch watch(wanted, device);
       forward().backward();
       once = watch.take();
     }
@@ -122,7 +169,10 @@ NetworkSamples sample_network(ModuleRef holder, const std::function<at::Tensor()
     if (run < kWarmUps) continue;
     inside.push_back(0);
     for (auto& [name, seconds] : once) {
-      for (const double each : seconds) inside.back() += each;
+      for (double& each : seconds) {
+        each = std::max(each - waiting, kShortest);
+        inside.back() += each;
+      }
       // A name that does not appear as often as in the dry run cannot be matched.
       if (seconds.size() != calls[name].size()) continue;
       times[name].resize(seconds.size());

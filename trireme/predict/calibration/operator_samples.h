@@ -36,7 +36,8 @@ struct NetworkSamples {
 /// The work of an operator is what a dry run of the same network says (record_module), so that
 /// predictions look times up by the same figures. Operators that a dry run does not see by the same
 /// names as often as they run are left out. Collective and blocking.
-/// @param module parameters on the CPU.
+/// @param module on one device. On an accelerator, each operator is waited for, and what waiting
+/// for an empty one takes is not counted.
 /// @param forward returns the loss.
 /// @param repetitions number of measured runs; two more warm up.
 NetworkSamples sample_network(ModuleRef module, const std::function<at::Tensor()>& forward,

@@ -14,16 +14,20 @@ constexpr std::int64_t kClasses = 16;
 
 at::Tensor classes(std::int64_t rows) { return torch::arange(rows) % kClasses; }
 
+std::shared_ptr<std::vector<at::Tensor>> shared(std::vector<at::Tensor> inputs) {
+  return std::make_shared<std::vector<at::Tensor>>(std::move(inputs));
+}
+
 // Three linear layers of which the middle one is square.
 SampleNetwork linear_layers(std::int64_t rows, std::int64_t features) {
   torch::nn::Sequential layers(torch::nn::Linear(features, features), torch::nn::ReLU(),
                                torch::nn::Linear(features, features), torch::nn::Tanh(),
                                torch::nn::Linear(features, kClasses));
-  const at::Tensor input = torch::randn({rows, features});
-  const at::Tensor target = classes(rows);
-  return {.name = "linear layers", .module = layers.ptr(), .forward = [=]() mutable {
-            return torch::cross_entropy_loss(layers->forward(input), target);
-          }};
+  const auto inputs = shared({torch::randn({rows, features}), classes(rows)});
+  return {
+      .name = "linear layers", .module = layers.ptr(), .inputs = inputs, .forward = [=]() mutable {
+        return torch::cross_entropy_loss(layers->forward((*inputs)[0]), (*inputs)[1]);
+      }};
 }
 
 // Convolutions as in residual networks: 3x3, 1x1, and one with stride 2.
@@ -44,12 +48,11 @@ SampleNetwork convolutions(std::int64_t rows, std::int64_t channels, std::int64_
                              torch::nn::Linear(channels, kClasses));
   auto stem = convolution(3, channels, 3, 1);
   torch::nn::ModuleList all(stem, first, last);
-  const at::Tensor input = torch::randn({rows, 3, size, size});
-  const at::Tensor target = classes(rows);
-  return {.name = "convolutions", .module = all.ptr(), .forward = [=]() mutable {
-            const at::Tensor features = torch::relu(stem->forward(input));
+  const auto inputs = shared({torch::randn({rows, 3, size, size}), classes(rows)});
+  return {.name = "convolutions", .module = all.ptr(), .inputs = inputs, .forward = [=]() mutable {
+            const at::Tensor features = torch::relu(stem->forward((*inputs)[0]));
             return torch::cross_entropy_loss(last->forward(first->forward(features) + features),
-                                             target);
+                                             (*inputs)[1]);
           }};
 }
 
@@ -113,8 +116,9 @@ SampleNetwork transformer(std::int64_t rows, std::int64_t sequence, std::int64_t
                           bool is_gated) {
   constexpr std::int64_t kVocabulary = 1024;
   Transformer model(hidden, kVocabulary, is_gated);
-  const at::Tensor tokens = torch::arange(rows * sequence).view({rows, sequence}) % kVocabulary;
-  return {.name = "transformer", .module = model.ptr(), .forward = [=]() mutable {
+  const auto inputs = shared({torch::arange(rows * sequence).view({rows, sequence}) % kVocabulary});
+  return {.name = "transformer", .module = model.ptr(), .inputs = inputs, .forward = [=]() mutable {
+            const at::Tensor& tokens = inputs->front();
             return torch::cross_entropy_loss(model->forward(tokens).flatten(0, 1),
                                              tokens.flatten());
           }};
@@ -122,8 +126,8 @@ SampleNetwork transformer(std::int64_t rows, std::int64_t sequence, std::int64_t
 
 }  // namespace
 
-std::vector<std::function<SampleNetwork()>> sample_networks() {
-  return {
+std::vector<std::function<SampleNetwork()>> sample_networks(const c10::Device& device) {
+  std::vector<std::function<SampleNetwork()>> networks = {
       [] { return linear_layers(8, 64); },
       [] { return linear_layers(64, 64); },
       [] { return linear_layers(64, 256); },
@@ -144,6 +148,24 @@ std::vector<std::function<SampleNetwork()>> sample_networks() {
       [] { return transformer(2, 16, 64, true); },
       [] { return transformer(4, 128, 256, true); },
   };
+  if (device.is_cpu()) return networks;
+  networks.insert(networks.end(), {
+                                      [] { return linear_layers(1024, 2048); },
+                                      [] { return linear_layers(4096, 4096); },
+                                      [] { return convolutions(128, 128, 28); },
+                                      [] { return transformer(8, 512, 1024, false); },
+                                      [] { return transformer(8, 1024, 2048, false); },
+                                      [] { return transformer(8, 512, 1024, true); },
+                                  });
+  for (auto& make : networks) {
+    make = [make, device] {
+      SampleNetwork network = make();
+      network.module->to(device);
+      for (at::Tensor& input : *network.inputs) input = input.to(device);
+      return network;
+    };
+  }
+  return networks;
 }
 
 }  // namespace trireme::predict

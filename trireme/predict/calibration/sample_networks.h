@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <functional>
 #include <memory>
@@ -19,12 +20,13 @@ namespace trireme::predict {
 struct SampleNetwork {
   std::string name;  ///< for messages
   std::shared_ptr<torch::nn::Module> module;
-  std::function<at::Tensor()> forward;  ///< returns the loss
+  std::shared_ptr<std::vector<at::Tensor>> inputs;  ///< what `forward` reads
+  std::function<at::Tensor()> forward;              ///< returns the loss
 };
 
 /// Returns functions that make networks of growing sizes, of the kinds that people train: stacks of
-/// linear layers, convolutions with batch norm, recurrent layers and transformers, in fp32 on the
-/// CPU. Together they run in about a second on one core.
-std::vector<std::function<SampleNetwork()>> sample_networks();
+/// linear layers, convolutions with batch norm, and transformers, in fp32. Those for the CPU run
+/// together in about a second on one core; those for accelerators are larger.
+std::vector<std::function<SampleNetwork()>> sample_networks(const c10::Device& device);
 
 }  // namespace trireme::predict

@@ -22,7 +22,7 @@ at::Tensor fake_tensor(const at::Tensor& like, const Layout& layout);
 /// distributed before get their local tensors and layouts back.
 class FakeTensors {
  public:
-  /// @param tensors each tensor once; on CPU or meta, or distributed.
+  /// @param tensors each tensor once, on any device, or distributed.
   /// @param layouts the layout of each tensor.
   FakeTensors(const std::vector<at::Tensor>& tensors, const std::vector<Layout>& layouts);
   ~FakeTensors();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/parallel/analysis/explain_reasons.h>
+#include <trireme/predict/explain/explain_reasons.h>
 
 #include <trireme/base/error.h>
 #include <trireme/tensor/redistribution/redistribution.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace trireme::detail {
+namespace trireme::predict {
 namespace {
 
 using tensor::DryRunCall;
@@ -202,4 +202,4 @@ std::vector<ExplainedCommunication> Reasons::of_gradient(const DryRunTensor& gra
   return lines;
 }
 
-}  // namespace trireme::detail
+}  // namespace trireme::predict

@@ -2,12 +2,12 @@
 // Finds the reason why a recorded call communicates.
 #pragma once
 
-#include <trireme/parallel/explain.h>
+#include <trireme/predict/explain.h>
 
 #include <string>
 #include <vector>
 
-namespace trireme::detail {
+namespace trireme::predict {
 
 /// Returns the name of a collective, such as `all-reduce`.
 const char* name_of(Collective collective);
@@ -42,4 +42,4 @@ class Reasons {
   const Plan& plan_;
 };
 
-}  // namespace trireme::detail
+}  // namespace trireme::predict

@@ -2,8 +2,8 @@
 // Writes an explanation as text, with repeated layers shown once.
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
-#include <trireme/parallel/analysis/explain_reasons.h>
-#include <trireme/parallel/explain.h>
+#include <trireme/predict/explain.h>
+#include <trireme/predict/explain/explain_reasons.h>
 #include <trireme/report/number.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include <tuple>
 #include <unordered_map>
 
-namespace trireme {
+namespace trireme::predict {
 namespace {
 
 using report::bytes_as_text;
@@ -115,7 +115,7 @@ class Table {
  public:
   void add(const ExplainedOperator& op) {
     TextWriter first;
-    first << std::left << std::setw(28) << detail::short_name(op.call.name) << " "
+    first << std::left << std::setw(28) << short_name(op.call.name) << " "
           << short_form(op.call.inputs);
     if (!op.call.outputs.empty()) first << " -> " << short_form(op.call.outputs);
     std::vector<std::string> lines = {first.str()};
@@ -217,50 +217,100 @@ class Sums {
   std::vector<std::pair<Key, Sum>> sums_;
 };
 
+std::string line_of(const ExplainedStage& stage, std::size_t number, bool is_last) {
+  TextWriter text;
+  text << "stage " << number << " on rank " << stage.rank << " along pipe: ";
+  const auto module = [](const std::string& path) { return path.empty() ? "the module" : path; };
+  text << module(stage.first_module);
+  if (stage.last_module != stage.first_module) text << " to " << module(stage.last_module);
+  text << ", " << bytes_as_text(stage.bytes) << " of parameters and buffers";
+  if (is_last) return text.str();
+  text << ", passes on " << bytes_as_text(stage.sent_bytes) << " for each micro-batch";
+  if (stage.message_seconds > 0) text << " in " << seconds_as_text(stage.message_seconds);
+  return text.str();
+}
+
+// Writes what each stage does, with a title for each if there are several.
+class ByStage {
+ public:
+  ByStage(const std::vector<ExplainedStage>& stages, bool is_backward)
+      : tables_(stages.size()), is_backward_(is_backward) {}
+
+  Table& table(int stage) { return tables_.at(static_cast<std::size_t>(stage)); }
+
+  bool is_empty() const {
+    return std::ranges::all_of(tables_, [](const Table& table) { return table.is_empty(); });
+  }
+
+  void write(std::ostream& text) const {
+    for (std::size_t i = 0; i < tables_.size(); ++i) {
+      const std::size_t stage = is_backward_ ? tables_.size() - 1 - i : i;
+      if (tables_[stage].is_empty()) continue;
+      if (tables_.size() > 1) text << " stage " << stage << "\n";
+      tables_[stage].write(text);
+    }
+  }
+
+ private:
+  std::vector<Table> tables_;
+  bool is_backward_;
+};
+
 }  // namespace
 
 std::string to_string(const Explanation& explanation) {
   TextWriter text;
-  std::array<Table, 2> tables;
+  std::array<ByStage, 2> tables = {ByStage(explanation.stages, false),
+                                   ByStage(explanation.stages, true)};
+  ByStage gradients(explanation.stages, true);
   std::array<double, 2> flops = {};
   Sums sums;
   for (const bool is_backward : {false, true}) {
     for (const ExplainedOperator& op : explanation.operators) {
       if (op.is_backward != is_backward) continue;
-      tables[is_backward ? 1 : 0].add(op);
-      flops[is_backward ? 1 : 0] += op.flops();
+      tables.at(is_backward ? 1 : 0).table(op.stage).add(op);
+      flops.at(is_backward ? 1 : 0) += op.flops();
       for (const ExplainedCommunication& line : op.communication) {
         sums.add(line, is_backward ? "backward" : "forward");
       }
     }
   }
-  for (const ExplainedCommunication& line : explanation.gradients) sums.add(line, "gradients");
+  for (const ExplainedCommunication& line : explanation.gradients) {
+    sums.add(line, "gradients");
+    gradients.table(line.stage).add(std::vector<std::string>{line_of(line)});
+  }
 
   text << "mesh " << to_string(explanation.axes) << "; layouts over "
        << explanation.mesh.to_string() << ": R whole, S0 cut along dim 0, P a sum still to be "
        << "made; > is moved to\n";
+  const bool has_stages = explanation.stages.size() > 1;
+  if (has_stages) {
+    text << "\nstages\n";
+    for (std::size_t i = 0; i < explanation.stages.size(); ++i) {
+      text << "  " << line_of(explanation.stages[i], i, i + 1 == explanation.stages.size()) << "\n";
+    }
+  }
   text << "\nforward\n";
   tables[0].write(text);
   if (!tables[1].is_empty()) {
     text << "\nbackward\n";
     tables[1].write(text);
   }
-  if (!explanation.gradients.empty()) {
+  if (!gradients.is_empty()) {
     text << "\ngradients of parameters\n";
-    Table gradients;
-    for (const ExplainedCommunication& line : explanation.gradients)
-      gradients.add(std::vector<std::string>{line_of(line)});
     gradients.write(text);
   }
-  text << "\nwhat one rank sends\n";
+  text << "\nwhat one rank" << (has_stages ? " of each stage" : "") << " sends\n";
   sums.write(text);
-  text << "\none rank has " << bytes_as_text(static_cast<double>(explanation.bytes_of_rank))
-       << " of " << bytes_as_text(static_cast<double>(explanation.bytes))
-       << " of parameters and buffers, and does about " << report::count_as_text(flops[0])
-       << " floating-point operations forward";
+  text << "\none rank has " << (has_stages ? "at most " : "")
+       << bytes_as_text(static_cast<double>(explanation.bytes_of_rank)) << " of "
+       << bytes_as_text(static_cast<double>(explanation.bytes))
+       << " of parameters and buffers, and "
+       << (has_stages ? "a rank of each stage together do" : "does") << " about "
+       << report::count_as_text(flops[0]) << " floating-point operations forward";
   if (!tables[1].is_empty()) text << ", " << report::count_as_text(flops[1]) << " backward";
   text << "\n";
   return text.str();
 }
 
-}  // namespace trireme
+}  // namespace trireme::predict

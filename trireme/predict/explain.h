@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // explain(): shows what a plan does to a module before anything runs. Lists the layouts of every
-// operator of forward and backward, the collectives they cause, and which operand needs them.
+// operator of forward and backward, the collectives they cause, and which operand needs them. It
+// reads the same record, stages and buckets as predict().
 #pragma once
 
 #include <trireme/graph/module_ref.h>
@@ -20,7 +21,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace trireme {
+namespace trireme::predict {
 
 /// One collective that a plan causes.
 struct ExplainedCommunication {
@@ -30,6 +31,7 @@ struct ExplainedCommunication {
   double seconds = 0;      ///< the estimated time, including copies before and after
   std::string tensor;      ///< the tensor sent: an argument of the operator, or a parameter
   std::string asked_by;    ///< the reason why it is needed
+  int stage = 0;           ///< the stage whose ranks communicate
 };
 
 /// One operator of forward or backward.
@@ -37,22 +39,39 @@ struct ExplainedOperator {
   tensor::DryRunCall call;                            ///< the operator, its layouts and its cost
   std::vector<ExplainedCommunication> communication;  ///< in the order of execution
   bool is_backward = false;                           ///< whether it is of backward
+  int stage = 0;                                      ///< the stage that runs it
 
   /// Returns the floating-point operations of one rank.
   double flops() const noexcept { return call.flops / static_cast<double>(call.ranks_at_work); }
 };
 
+/// One stage of a pipeline.
+struct ExplainedStage {
+  int rank = 0;              ///< the coordinate along `pipe` of the ranks that run it
+  std::string first_module;  ///< path of the module of its first operator
+  std::string last_module;   ///< path of the module of its last operator
+  double bytes = 0;          ///< parameters and buffers on the first of its ranks
+  /// Bytes that a rank passes to the next stage for each micro-batch; gradients of as many come
+  /// back. What later stages read as well passes through those between.
+  double sent_bytes = 0;
+  /// The time of such a message; 0 to a stage on the same rank.
+  double message_seconds = 0;
+};
+
 /// The result of explain().
 struct Explanation {
-  /// The axes of the plan except `data`, as a mesh without ranks. Layouts refer to it.
+  /// The axes of the plan except `data` and `pipe`, as a mesh without ranks. Layouts refer to it.
   DeviceMesh mesh;
   std::vector<MeshAxis> axes;                ///< all axes of the plan
   std::vector<ExplainedOperator> operators;  ///< forward, then backward
+  std::vector<ExplainedStage> stages;        ///< in order; one without a pipeline
   /// The communication after backward: gradients that are redistributed to the layouts of their
-  /// parameters, then the exchange along `data`.
+  /// parameters, then the exchange along `data`, for each stage.
   std::vector<ExplainedCommunication> gradients;
-  std::int64_t bytes = 0;          ///< of all parameters and buffers
-  std::int64_t bytes_of_rank = 0;  ///< of those parts that the first rank of the mesh holds
+  std::int64_t bytes = 0;  ///< of all parameters and buffers
+  /// Of those parts that a rank holds: the first one of the stages of the coordinate along `pipe`
+  /// that has most.
+  std::int64_t bytes_of_rank = 0;
 };
 
 /// Makes a dry run of `forward` with the module's parameters and buffers distributed as the plan
@@ -63,19 +82,23 @@ struct Explanation {
 ///
 /// Along `data`, the explanation shows the part of one rank: its own data in forward, and the
 /// buckets of gradients that the plan exchanges. With ZeRO (zero_level), these are reduced in
-/// slices, and parameters are gathered. Not listed are buffers that follow rank 0, sparse gradients
-/// and the few additional numbers that a step exchanges.
+/// slices, and parameters are gathered. Along `pipe`, it shows the stages, which operators each
+/// runs, and what they pass on. Not listed are buffers that follow rank 0, sparse gradients and the
+/// few additional numbers that a step exchanges. Times are those of the links of the cluster that
+/// TRIREME_CLUSTER names, and otherwise of the default Link.
 ///
 /// @param plan the plan to explain. Its mesh names the axes and their sizes.
 /// @param forward runs the module on inputs of the shapes to be explained and returns the tensor at
-/// which backward begins, such as a loss. Inputs are plain CPU or meta tensors, or distributed
+/// which backward begins, such as a loss. Inputs are plain tensors, or distributed
 /// tensors of `mesh`. `forward` must not call backward() itself.
 /// @param mesh the mesh that layouts in model code refer to (shard(x, layout)). Its axes must be
-/// those of the plan except `data`. It may be connected to ranks. By default, a mesh is made.
+/// those of the plan except `data` and `pipe`. It may be connected to ranks. By default, a mesh is
+/// made.
 ///
 /// Not collective. Throws UsageError for a plan without a mesh, for layouts that distribute_module
-/// refuses, for parameters that are distributed already or are neither on the CPU nor meta, and if
-/// `forward` needs a value (item()) or runs an operator without a sharding rule.
+/// refuses, for parameters that are distributed already, if `forward` needs a value (item()) or
+/// runs an operator without a sharding rule, and if `forward` turns on autocast for an accelerator:
+/// turn it on around explain().
 Explanation explain(ModuleRef module, const Plan& plan, const std::function<at::Tensor()>& forward,
                     const DeviceMesh& mesh = {});
 
@@ -89,9 +112,9 @@ Explanation explain(Holder& holder, const Plan& plan, const Inputs&... inputs) {
                  [&] { return static_cast<at::Tensor>(holder->forward(inputs...)); });
 }
 
-/// Returns a table with one line per operator, its layouts, and below it its communication.
-/// Repeated parts are shown once. Then follow the gradients, the sums by axis and collective, and
-/// the memory.
+/// Returns a table with one line per operator, its layouts, and below it its communication, stage
+/// by stage. Repeated parts are shown once. Then follow the gradients, the sums by axis and
+/// collective, and the memory.
 std::string to_string(const Explanation& explanation);
 
-}  // namespace trireme
+}  // namespace trireme::predict
