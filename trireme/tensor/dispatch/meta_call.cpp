@@ -62,6 +62,23 @@ at::Tensor without_elements(const at::Tensor& meta) {
   return number;
 }
 
+bool is_number(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() &&
+         value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+// Brings numbers back to the CPU, beside tensors on meta. Where Python is loaded, torch has
+// replaced meta kernels by its own in Python, which read a number as a number of Python.
+void put_numbers_on_cpu(torch::jit::Stack& stack) {
+  const bool has_tensor = std::ranges::any_of(stack, [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && !is_number(value);
+  });
+  if (!has_tensor) return;
+  for (c10::IValue& value : stack) {
+    if (is_number(value)) value = without_elements(value.toTensor());
+  }
+}
+
 // Returns the results of a pointwise operator. The dtype comes from a call without elements, the
 // sizes from broadcasting, and the memory order from the first input of these sizes.
 std::vector<at::Tensor> outputs_by_broadcasting(const c10::OperatorHandle& op, const Call& call) {
@@ -123,6 +140,7 @@ std::vector<at::Tensor> outputs_on_meta(const c10::OperatorHandle& op, const Ope
   if (call.is_in_place() && stack.front().isTensor()) {
     stack.front() = on_meta(stack.front().toTensor());
   }
+  put_numbers_on_cpu(stack);
   try {
     op.callBoxed(stack);
   } catch (const c10::NotImplementedError& error) {
