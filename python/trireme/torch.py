@@ -19,21 +19,12 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from trireme import _build_info
+from trireme import _torch_version
 from trireme.errors import CommError, ConfigError, Error, UsageError
 
 __all__ = ["CommError", "ConfigError", "Error", "UsageError", "engine", "is_replacing_gloo"]
 
-
-def _minor(version: str) -> list[str]:
-    return version.split("+")[0].split(".")[:2]
-
-
-# Before the extension module is loaded: its loader would only name a missing symbol.
-if _minor(torch.__version__) != _minor(_build_info.TORCH_VERSION):
-    raise ImportError(
-        f"trireme {_build_info.VERSION} was built for torch {_build_info.TORCH_VERSION}, but torch {torch.__version__} is installed\n"
-        f"  hint: install torch=={_build_info.TORCH_VERSION.split('+')[0]}, or build trireme again beside this torch")
+_torch_version.check()
 if not dist.is_available():
     raise ImportError("this torch has no torch.distributed\n  hint: install a torch that is built with it")
 
