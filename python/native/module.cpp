@@ -7,6 +7,7 @@
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
+#include <python/native/exceptions.h>
 #include <python/native/process_group_backend.h>
 #include <python/native/python_signals.h>
 #include <torch/csrc/utils/pybind.h>
@@ -39,32 +40,14 @@ std::optional<std::string> engine_of(const c10::intrusive_ptr<c10d::Backend>& ba
   return own->engine();
 }
 
-void raise(const char* type, const Error& error) {
-  const py::object exception = py::module_::import("trireme.errors").attr(type)(error.what());
-  if (const auto* comm = dynamic_cast<const CommError*>(&error)) {
-    const CommFailure& failure = comm->failure();
-    const auto known = [](int rank) { return rank < 0 ? py::object(py::none()) : py::int_(rank); };
-    exception.attr("rank") = known(failure.rank);
-    exception.attr("peer") = known(failure.peer);
-    exception.attr("operation") = failure.operation;
-    exception.attr("sequence_number") = failure.sequence;
-    exception.attr("elapsed") = std::chrono::duration<double>(failure.elapsed).count();
-  }
-  PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
-}
-
 // Serves the bindings of torch too, because they share pybind11's translators.
 void translate(std::exception_ptr pointer) {
   try {
     std::rethrow_exception(std::move(pointer));
   } catch (const CommError& error) {
-    if (!restore_exception_of_signal()) raise("CommError", error);
-  } catch (const ConfigError& error) {
-    raise("ConfigError", error);
-  } catch (const UsageError& error) {
-    raise("UsageError", error);
+    if (!restore_exception_of_signal()) set_exception(error);
   } catch (const Error& error) {
-    raise("Error", error);
+    set_exception(error);
   }
 }
 

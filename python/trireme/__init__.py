@@ -2,9 +2,36 @@
 """Trireme for Python.
 
 `import trireme.torch` gives torch.distributed the collectives of Trireme: ordinary scripts of DDP, FSDP2 and DTensor run faster on
-CPUs. See docs/guide/python.md.
+CPUs. `trireme.predict` says how long a training step takes on a cluster and how much memory it needs, and `trireme.find_plan` finds
+the plan that trains fastest. See docs/guide/python.md.
 """
-from trireme._build_info import VERSION as __version__
-from trireme.errors import CommError, ConfigError, Error, UsageError
+from __future__ import annotations
 
-__all__ = ["CommError", "ConfigError", "Error", "UsageError", "__version__"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from trireme._build_info import VERSION as __version__
+from trireme.errors import CheckpointError, CommError, ConfigError, DataError, Error, UsageError
+
+if TYPE_CHECKING:
+    from trireme import checkpoint
+    from trireme.planning import (Plan, Prediction, Schedule, SearchResult, find_plan, known_clusters, parse_schedule, predict,
+                                  schedule)
+
+__all__ = ["CheckpointError", "CommError", "ConfigError", "DataError", "Error", "Plan", "Prediction", "Schedule", "SearchResult",
+           "UsageError", "__version__", "checkpoint", "find_plan", "known_clusters", "parse_schedule", "predict", "schedule"]
+
+_OF_PLANNING = {"Plan", "Prediction", "Schedule", "SearchResult", "find_plan", "known_clusters", "parse_schedule", "predict", "schedule"}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: torch and the extension module take longer than the rest of the package.
+    if name in _OF_PLANNING:
+        return getattr(importlib.import_module("trireme.planning"), name)
+    if name == "checkpoint":
+        return importlib.import_module("trireme.checkpoint")
+    raise AttributeError(f"module 'trireme' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -15,6 +15,14 @@ class ConfigError(Error):
     """The environment is wrong: a variable, the installed torch, or ranks that do not agree."""
 
 
+class DataError(Error):
+    """A file or text is missing, damaged, or not what it should be."""
+
+
+class CheckpointError(Error):
+    """A checkpoint could not be written or read, or has no such part."""
+
+
 class CommError(Error):
     """Communication with other ranks failed. The process group cannot be used any more."""
 
