@@ -115,7 +115,10 @@ void add_fields(py::class_<Plan>& plan) {
 }  // namespace
 
 void bind_plan(py::module_& module) {
-  py::class_<Plan> plan(module, "Plan");
+  py::class_<Plan> plan(
+      module, "Plan",
+      "All choices of a parallel training, as keyword arguments and attributes. Cannot be changed; "
+      "`replace` returns a changed one.");
   plan.def(py::init([](const py::kwargs& fields) {
         auto made = std::make_unique<Plan>();
         set(*made, fields, "Plan");

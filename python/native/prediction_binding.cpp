@@ -126,7 +126,7 @@ predict::TrainingOptions training_options(const py::dict& arguments) {
 
 void bind_prediction(py::module_& module) {
   bind_parts(module);
-  py::class_<Prediction>(module, "Prediction")
+  py::class_<Prediction>(module, "Prediction", "The time and memory of a training step.")
       .def_readonly("cluster", &Prediction::cluster)
       .def_readonly("ranks", &Prediction::ranks)
       .def_readonly("step_seconds", &Prediction::step_seconds)

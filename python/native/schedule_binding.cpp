@@ -83,7 +83,8 @@ TimedSchedule timed(schedule::Schedule made, const StageTimes& given) {
 }
 
 void bind_class(py::module_& module) {
-  py::class_<TimedSchedule>(module, "Schedule")
+  py::class_<TimedSchedule>(module, "Schedule",
+                            "A pipeline schedule that was verified, with its predicted times.")
       .def_property_readonly("name", [](const TimedSchedule& self) { return self.schedule.name; })
       .def_property_readonly("ranks",
                              [](const TimedSchedule& self) { return self.schedule.num_ranks(); })

@@ -126,13 +126,13 @@ SearchResult find_plan(const ModuleTensors& tensors, const py::function& forward
 }
 
 void bind_result(py::module_& module) {
-  py::class_<Candidate>(module, "Candidate")
+  py::class_<Candidate>(module, "Candidate", "A plan with its prediction.")
       .def_readonly("plan", &Candidate::plan)
       .def_readonly("rows", &Candidate::rows)
       .def_readonly("recomputed", &Candidate::recomputed)
       .def_readonly("prediction", &Candidate::prediction)
       .def_readonly("fits", &Candidate::fits);
-  py::class_<SearchResult>(module, "SearchResult")
+  py::class_<SearchResult>(module, "SearchResult", "The result of a search for plans.")
       .def_readonly("best", &SearchResult::best)
       .def_readonly("smallest", &SearchResult::smallest)
       .def_readonly("one_device", &SearchResult::one_device)

@@ -291,8 +291,8 @@ class Schedule:
     def to_trace(self) -> str:
         """Returns the step for Perfetto or chrome://tracing."""
 
-def predict(tensors: ModuleTensors, forward: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor], plan: Plan, cluster: str, elements: str,
-            options: dict[str, Any]) -> Prediction: ...
+def predict(tensors: ModuleTensors, forward: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor], plan: Plan, cluster: str,
+            elements: str, options: dict[str, Any]) -> Prediction: ...
 def find_plan(tensors: ModuleTensors, forward: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor], rows: int, ranks: int,
               cluster: str, constraints: Sequence[str], plan: Plan, tensor_layouts: Sequence[str], elements: str, loop: bool,
               seconds: float, patience: int, options: dict[str, Any]) -> SearchResult: ...

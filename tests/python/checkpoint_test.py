@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import trireme
-from prediction_test import PROGRAM
+from commands import PROGRAM, needs_program
 
 
 def network() -> nn.Module:
@@ -44,7 +44,7 @@ class Checkpoints(unittest.TestCase):
             trireme.checkpoint.save(network().state_dict(), self.folder, step=step, keep=2)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["checkpoint-0_2", "checkpoint-0_3"])
 
-    @unittest.skipUnless(PROGRAM.exists(), "the program is not built")
+    @needs_program
     def test_the_program_reads_and_converts_them(self) -> None:
         state = network().state_dict()
         path, file = trireme.checkpoint.save(state, str(self.folder)), self.folder / "model.safetensors"

@@ -2,9 +2,25 @@
 """Networks in plain PyTorch, as users write them. GPT and ResNet have the operators of those of `trireme predict --model`."""
 from __future__ import annotations
 
+from typing import Any, Callable
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+SIZES = ["--set", "vocabulary=256", "--set", "sequence=64", "--set", "hidden=64", "--set", "layers=4", "--set", "heads=4"]
+"""The sizes of GPT() as options of `trireme predict --model gpt`."""
+
+
+def on_meta(make: Callable[[], nn.Module]) -> Any:
+    """Returns a module without memory."""
+    with torch.device("meta"):
+        return make()
+
+
+def tokens(rows: int) -> torch.Tensor:
+    """Returns an input of GPT() without memory."""
+    return torch.zeros(rows, 64, dtype=torch.int64, device="meta")
 
 
 class ProductAndSum(nn.Linear):

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import trireme
-from plain_networks import GPT, ProductAndSum, ResNet18
-from prediction_test import PROGRAM, SIZES, on_meta, run_command, tokens
+from commands import needs_program, run_command
+from plain_networks import GPT, SIZES, ProductAndSum, ResNet18, on_meta, tokens
 
 
 class Plans(unittest.TestCase):
@@ -64,7 +63,7 @@ class Plans(unittest.TestCase):
             with self.assertRaisesRegex(trireme.ConfigError, "cannot read"):
                 trireme.Plan.load(Path(folder) / "other.toml")
 
-    @unittest.skipUnless(PROGRAM.exists(), "the program is not built")
+    @needs_program
     def test_the_program_reads_plans_of_python_and_writes_them(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "plan.toml")
@@ -97,7 +96,7 @@ class Searches(unittest.TestCase):
     def find(self, model: Any, rows: int = 64, ranks: int = 8, **options: Any) -> trireme.SearchResult:
         return trireme.find_plan(model, model.loss, [tokens(1)], ranks=ranks, rows=rows, **options)
 
-    @unittest.skipUnless(PROGRAM.exists(), "the program is not built")
+    @needs_program
     def test_the_result_is_that_of_the_command(self) -> None:
         model = on_meta(lambda: GPT(linear=ProductAndSum))
         for constraints in ([], ["pipe=1"], ["data=2", "recompute=repeated"]):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import subprocess
 import unittest
-from pathlib import Path
 from typing import Any, Callable
 
 import torch
@@ -17,29 +14,12 @@ from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import trireme
-from plain_networks import GPT, ProductAndSum, ResNet18, Square
-
-PROGRAM = Path(os.environ.get("TRIREME_BIN", "/nonexistent")) / "trireme"
-SIZES = ["--set", "vocabulary=256", "--set", "sequence=64", "--set", "hidden=64", "--set", "layers=4", "--set", "heads=4"]
-
-
-def run_command(*arguments: str) -> dict[str, Any]:
-    """Returns what a command of the program prints as JSON."""
-    done = subprocess.run([str(PROGRAM), *arguments, "--json", "--dtype", "float32"], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
-
-
-def on_meta(make: Callable[[], nn.Module]) -> Any:
-    with torch.device("meta"):
-        return make()
-
-
-def tokens(rows: int) -> torch.Tensor:
-    return torch.zeros(rows, 64, dtype=torch.int64, device="meta")
+from commands import needs_program, run_command
+from plain_networks import GPT, SIZES, ProductAndSum, ResNet18, Square, on_meta, tokens
 
 
 class LikeTheCommand(unittest.TestCase):
-    @unittest.skipUnless(PROGRAM.exists(), "the program is not built")
+    @needs_program
     def test_the_same_operators_have_the_same_prediction(self) -> None:
         model = on_meta(lambda: GPT(linear=ProductAndSum))
         for settings in ({"mesh": {"data": 8}},
@@ -56,7 +36,7 @@ class LikeTheCommand(unittest.TestCase):
                 used = trireme.predict(model, lambda: model.loss(tokens(2)), plan=plan, cluster="h100-80")
                 self.assertEqual(used.to_dict(), expected)
 
-    @unittest.skipUnless(PROGRAM.exists(), "the program is not built")
+    @needs_program
     def test_layers_of_pytorch_differ_by_their_kernels_alone(self) -> None:
         # torch::nn::Linear adds its bias by a kernel of its own, and torch::nn::BatchNorm counts batches by another operator.
         for make, arguments, inputs in (
@@ -94,7 +74,8 @@ class Networks(unittest.TestCase):
         model = make()
         prediction = trireme.predict(model, lambda *given: forward(model, *given), inputs=inputs, ranks=2, **options)
         empty = on_meta(make)
-        again = trireme.predict(empty, lambda *given: forward(empty, *given), inputs=[each.to("meta") for each in inputs], ranks=2, **options)
+        on_meta_too = [each.to("meta") for each in inputs]
+        again = trireme.predict(empty, lambda *given: forward(empty, *given), inputs=on_meta_too, ranks=2, **options)
         self.assertEqual(prediction.to_dict(), again.to_dict())
         self.assertEqual(prediction.parameters, sum(parameter.numel() for parameter in model.parameters()))
         return prediction
@@ -109,7 +90,8 @@ class Networks(unittest.TestCase):
         labels = torch.randint(10, (4,))
         for make, forward, inputs in (
                 (lambda: nn.MultiheadAttention(32, 4, batch_first=True), lambda model, x: model(x, x, x)[0].sum(), [features]),
-                (lambda: nn.MultiheadAttention(32, 4, dropout=0.1), lambda model, x: model(x, x, x, need_weights=False)[0].sum(), [features]),
+                (lambda: nn.MultiheadAttention(32, 4, dropout=0.1), lambda model, x: model(x, x, x, need_weights=False)[0].sum(),
+                 [features]),
                 (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2),
                  lambda model, x: model(x, mask=nn.Transformer.generate_square_subsequent_mask(16), is_causal=True).sum(), [features]),
                 (lambda: nn.Transformer(32, 4, 1, 1, 64, batch_first=True), lambda model, x: model(x, x).sum(), [features]),
