@@ -92,7 +92,7 @@ def predict(module: torch.nn.Module, forward: Callable[..., torch.Tensor], *, pl
     """Predicts the time and memory of a training step on as many devices as the plan has ranks.
 
     Needs one process and none of the devices. `forward` is run once, on tensors without values. The module and torch's random numbers
-    are as before afterwards, also after an exception.
+    are as before afterwards, also after an exception. No other thread may use the module meanwhile.
 
         with torch.device("meta"):  # a module of any size
             model, tokens = GPT(), torch.zeros(4, 2048, dtype=torch.int64)
@@ -139,7 +139,7 @@ def find_plan(module: torch.nn.Module, forward: Callable[..., torch.Tensor], inp
     """Searches for the plan with the shortest predicted step, within the memory of the devices. As `trireme plan` does.
 
     Needs one process and none of the devices. `forward` is run a few times with other numbers of rows, on tensors without values. The
-    module and torch's random numbers are as before afterwards, also after an exception.
+    module and torch's random numbers are as before afterwards, also after an exception. No other thread may use the module meanwhile.
 
         found = trireme.find_plan(model, forward, [images, labels], ranks=64, rows=512, cluster="a100-80", constraints=["pipe=1"])
         print(found)
