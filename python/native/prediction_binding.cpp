@@ -118,6 +118,8 @@ predict::TrainingOptions training_options(const py::dict& arguments) {
              "gradients are reduced after each micro-batch");
   fields.add("gathers_ahead_in_backward", options.gathers_ahead_in_backward,
              "backward gathers parameters ahead of their use");
+  fields.add("repeats_whole_regions", options.repeats_whole_regions,
+             "recomputation repeats whole modules");
   fields.add("allows_tf32", options.allows_tf32, "products of fp32 tensors use TF32");
   set_fields(fields, arguments, "options");
   options.optimizer = optimizer_of(optimizer);

@@ -109,7 +109,7 @@ def predict(module: torch.nn.Module, forward: Callable[..., torch.Tensor], *, pl
         optimizer: `sgd`, `momentum` or `adam`, by what it keeps for each parameter.
         elements: how operators on elements run: `eager`, `fused` (consecutive ones as one kernel) or `compiled` (as by torch.compile).
         options: has_master_weights, has_float32_gradients, optimizer_state_bytes, optimizer_kernels, reduces_each_micro_batch,
-            gathers_ahead_in_backward and allows_tf32, as in predict::TrainingOptions of C++.
+            gathers_ahead_in_backward, repeats_whole_regions and allows_tf32, as in predict::TrainingOptions of C++.
 
     Raises:
         UsageError: for a plan that is not valid, a cluster that has too few devices, a module on another device, and a forward that

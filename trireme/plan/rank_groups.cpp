@@ -2,6 +2,8 @@
 #include <trireme/plan/rank_groups.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace trireme {
 namespace {
@@ -10,6 +12,41 @@ namespace {
 double speed(const cluster::DeviceKind& kind) {
   const auto& peak = kind.teraflops;
   return std::max({peak.float16, peak.bfloat16, peak.tf32, peak.float32}) * kind.efficiency.product;
+}
+
+// Whether groups of `extent` ranks beside each other lie alike on the hosts, wherever they begin.
+bool lie_alike(const cluster::Cluster& cluster, std::int64_t extent) {
+  const std::int64_t devices = cluster.hosts.empty() ? 1 : cluster.hosts.front().devices;
+  const bool are_equal = std::ranges::all_of(cluster.hosts, [&](const cluster::Hosts& hosts) {
+    return hosts.devices == devices || &hosts == &cluster.hosts.back();
+  });
+  const bool has_pods = std::ranges::any_of(cluster.links, [](const cluster::Links& links) {
+    return links.level == cluster::LinkLevel::kPod;
+  });
+  return are_equal && !has_pods && (devices % extent == 0 || extent % devices == 0);
+}
+
+// Groups of one axis differ only in where they begin. Returns the shape of the one whose
+// all-reduces take longest, because ranks of other groups wait for it sooner or later.
+cluster::GroupShape slowest_shape(const cluster::Cluster& cluster, std::int64_t all_ranks,
+                                  std::int64_t ranks, std::int64_t stride) {
+  constexpr double kBytes = 1 << 20;
+  const cluster::GroupShape first = cluster::group_shape(cluster, 0, ranks, stride);
+  if (ranks == 1 || lie_alike(cluster, ranks * stride)) return first;
+  std::vector<cluster::GroupShape> seen = {first};
+  double longest = cluster::seconds(cluster, Collective::kAllReduce, kBytes, first);
+  for (std::int64_t block = 0; block + ranks * stride <= all_ranks; block += ranks * stride) {
+    for (std::int64_t begin = block; begin < block + stride; ++begin) {
+      const cluster::GroupShape shape = cluster::group_shape(cluster, begin, ranks, stride);
+      if (std::ranges::find(seen, shape) != seen.end()) continue;
+      seen.push_back(shape);
+      const double seconds = cluster::seconds(cluster, Collective::kAllReduce, kBytes, shape);
+      if (seconds <= longest) continue;
+      longest = seconds;
+      std::swap(seen.front(), seen.back());
+    }
+  }
+  return seen.front();
 }
 
 }  // namespace
@@ -32,11 +69,9 @@ std::int64_t RankGroups::stride(const std::string& axis) const {
   return stride;
 }
 
-// Groups of one axis differ only in where they begin. The first group is taken for all; those that
-// cross more hosts would be slower, which happens if the ranks of a host do not divide evenly.
 const cluster::GroupShape& RankGroups::shape(std::int64_t ranks, std::int64_t stride) const {
   const auto [found, is_new] = shapes_.try_emplace({ranks, stride});
-  if (is_new) found->second = cluster::group_shape(cluster_, 0, ranks, stride);
+  if (is_new) found->second = slowest_shape(cluster_, ranks_, ranks, stride);
   return found->second;
 }
 

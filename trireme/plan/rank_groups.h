@@ -38,7 +38,7 @@ class RankGroups {
   /// Does the same for groups of every `step`-th rank along the axis.
   double seconds_of_every(const std::string& axis, std::int64_t step, Collective collective,
                           double bytes) const;
-  /// Returns the links along an axis. They are those of its first group, as all times are.
+  /// Returns the links along an axis. They are those of its slowest group, as all times are.
   cluster::CollectiveLinks links(const std::string& axis) const;
   /// Returns the computing power that collectives along an axis take while they run.
   double compute_share(const std::string& axis) const;

@@ -105,7 +105,7 @@ at::Tensor local_in(const at::Tensor& tensor, const Layout& layout, std::string_
           join_message(label, " to ", layout.to_string(), " on ", layout.mesh().to_string(),
                        ": what a dry run or a capture has is on the mesh ",
                        meta.layout.mesh().to_string()),
-          "give explain the mesh that hints name; a record of a pipeline has no "
+          "give the dry run the mesh that hints name; a record of a pipeline has no "
           "layouts: leave hints out of forward, plan.layouts says them");
     }
     return dry_run->moved(tensor, layout, label);

@@ -306,7 +306,7 @@ TEST_P(StagesOnDevicesOn, FindsMicroBatchesAndLeavesNoTrace) {
   take_tensors(network, found);
   const Network again = test::residual_net();
   // The batches of train() have fewer rows, and so at most that many micro-batches.
-  plan.micro_batches = std::min(best->micro_batches, kRows);
+  plan.micro_batches = std::min<std::int64_t>(best->micro_batches, kRows);
   const Outcome named = train_on_devices(again, plan, GetParam());
   expect_same_bits(found.losses, named.losses, "loss");
   expect_same_bits(found.tensors, named.tensors, "tensor");

@@ -49,5 +49,24 @@ TEST(RankGroups, HaveTheLinksOfTheLevelThatTheyCross) {
   }
 }
 
+// Hosts of six devices divide groups of four unevenly: the second group is on two hosts.
+TEST(RankGroups, AreTimedByTheSlowestOfAnAxis) {
+  cluster::Cluster uneven = two_hosts();
+  uneven.hosts.front() = {.count = 2, .devices = 6, .device = "gpu"};
+  cluster::Cluster one_host = uneven;
+  one_host.hosts.front() = {.count = 1, .devices = 12, .device = "gpu"};
+  const Plan plan = {.mesh = {{"data", 3}, {"tensor", 4}}};
+  constexpr double kBytes = 1e8;
+  const double slow = RankGroups(plan, uneven).seconds("tensor", Collective::kAllReduce, kBytes);
+  const double fast = RankGroups(plan, one_host).seconds("tensor", Collective::kAllReduce, kBytes);
+  EXPECT_GT(slow, 2 * fast);
+
+  // Hosts that differ: the groups of the first hosts are inside of one.
+  uneven.hosts = {{.count = 2, .devices = 8, .device = "gpu"},
+                  {.count = 2, .devices = 4, .device = "gpu"}};
+  const Plan whole = {.mesh = {{"data", 3}, {"tensor", 8}}};
+  EXPECT_GT(RankGroups(whole, uneven).seconds("tensor", Collective::kAllReduce, kBytes), 2 * fast);
+}
+
 }  // namespace
 }  // namespace trireme

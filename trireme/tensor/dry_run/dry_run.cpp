@@ -210,7 +210,8 @@ void DryRun::Impl::refuse_value(const OperatorFacts& facts, const Scan& scan,
   throw UsageError(
       join_message("operator ", facts.name, " on ", describe_layouts(scan.inputs), " gives ", what,
                    ", which is known only once it has run"),
-      "leave what needs it (item(), nonzero(), printing) out of the function that is explained");
+      "leave what needs it (item(), nonzero(), printing) out of forward, which is run without "
+      "values here");
 }
 
 // Decomposed operators and libraries without kernels for distributed tensors have no facts: their
