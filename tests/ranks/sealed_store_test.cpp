@@ -3,8 +3,8 @@
 #include <trireme/launch/store/sealed_store.h>
 
 #include <trireme/base/error.h>
+#include <trireme/launch/hmac.h>
 #include <trireme/launch/listening_socket.h>
-#include <trireme/launch/store/hmac.h>
 #include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/store.h>
 

@@ -6,6 +6,7 @@
 #include <trireme/base/interruption.h>
 #include <trireme/base/machine.h>
 #include <trireme/base/text.h>
+#include <trireme/launch/machine_identity.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/store/sealed_store.h>
 #include <trireme/launch/store/torch_log_silencer.h>
@@ -168,12 +169,11 @@ std::string exit_key(int rank) { return join_message("exit/", rank); }
 
 PeerInfo own_peer_info(const Identity& identity) {
   std::error_code unreadable;
-  const auto network = std::filesystem::read_symlink("/proc/self/ns/net", unreadable);
   const auto processes = std::filesystem::read_symlink("/proc/self/ns/pid", unreadable);
   return {.world_size = identity.world_size,
           .process_id = ::getpid(),
           .host = host_name(),
-          .machine = boot_id() + " " + network.string(),
+          .machine = machine_identity(),
           .process_space = processes.string(),
           .torch_version = TORCH_VERSION};
 }

@@ -2,7 +2,7 @@
 #include <trireme/launch/store/sealed_store.h>
 
 #include <trireme/base/error.h>
-#include <trireme/launch/store/hmac.h>
+#include <trireme/launch/hmac.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -80,13 +80,8 @@ class SealedStore final : public c10d::Store {
   Bytes opened(const std::string& key, const Bytes& all) const {
     const std::string_view text(reinterpret_cast<const char*>(all.data()), all.size());
     if (is_sealed(text)) {
-      const MessageCode code = code_of(key, text.substr(kHead));
-      // Compares in constant time, so that timing does not reveal how many bytes are right.
-      unsigned difference = 0;
-      for (std::size_t i = 0; i < code.size(); ++i) {
-        difference |= static_cast<unsigned>(code[i] ^ all[kMark.size() + i]);
-      }
-      if (difference == 0) return {all.begin() + kHead, all.end()};
+      const std::string_view code = text.substr(kMark.size(), kHead - kMark.size());
+      if (is_code(code_of(key, text.substr(kHead)), code)) return {all.begin() + kHead, all.end()};
     }
     throw CommError(
         join_message("the value of '", key,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/launch/store/hmac.h>
+#include <trireme/launch/hmac.h>
 
 #include <bit>
 #include <cstddef>
@@ -53,10 +53,6 @@ void add_block(State& state, std::string_view block) {
   for (std::size_t i = 0; i < state.size(); ++i) state[i] += changed[i];
 }
 
-std::string_view text_of(const MessageCode& code) {
-  return {reinterpret_cast<const char*>(code.data()), code.size()};
-}
-
 }  // namespace
 
 MessageCode sha256(std::string_view message) {
@@ -82,7 +78,7 @@ MessageCode sha256(std::string_view message) {
 MessageCode hmac_sha256(std::string_view key, std::string_view message) {
   // RFC 2104: keys longer than a block are hashed first, and shorter ones are padded with zeros.
   const MessageCode digest = sha256(key);
-  std::string block(key.size() > kBlock ? text_of(digest) : key);
+  std::string block(key.size() > kBlock ? bytes_of(digest) : key);
   block.resize(kBlock, '\0');
   const auto masked = [&](unsigned char mask) {
     std::string text = block;
@@ -90,7 +86,20 @@ MessageCode hmac_sha256(std::string_view key, std::string_view message) {
     return text;
   };
   const MessageCode inner = sha256(masked(0x36).append(message));
-  return sha256(masked(0x5c).append(text_of(inner)));
+  return sha256(masked(0x5c).append(bytes_of(inner)));
+}
+
+bool is_code(const MessageCode& code, std::string_view bytes) {
+  if (bytes.size() != code.size()) return false;
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < code.size(); ++i) {
+    difference |= static_cast<unsigned>(code.at(i) ^ static_cast<std::uint8_t>(bytes[i]));
+  }
+  return difference == 0;
+}
+
+std::string_view bytes_of(const MessageCode& code) {
+  return {reinterpret_cast<const char*>(code.data()), code.size()};
 }
 
 }  // namespace trireme::launch

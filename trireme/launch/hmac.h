@@ -18,4 +18,11 @@ MessageCode sha256(std::string_view message);
 /// Returns the HMAC-SHA-256 code of a message under a key.
 MessageCode hmac_sha256(std::string_view key, std::string_view message);
 
+/// Returns true if `bytes` are the bytes of `code`. Compares in constant time, so that timing does
+/// not reveal how many bytes are right.
+bool is_code(const MessageCode& code, std::string_view bytes);
+
+/// Returns a code as bytes.
+std::string_view bytes_of(const MessageCode& code);
+
 }  // namespace trireme::launch
