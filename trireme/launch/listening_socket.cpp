@@ -82,17 +82,18 @@ UniqueFd try_listen(const Address& address) {
   return {};
 }
 
-[[noreturn]] void refuse(int port, int error_number) {
+[[noreturn]] void refuse(int port, int error_number, const AddressNames& names = {}) {
   if (error_number == EADDRINUSE) {
     const std::string owner = describe_port_owner(port);
-    throw ConfigError(join_message("port ", port, " is in use", owner.empty() ? "" : " by ", owner),
-                      "end that process, or give another --master-port (on one host leave it out: "
-                      "a free one is chosen)");
+    throw ConfigError(
+        join_message("port ", port, " is in use", owner.empty() ? "" : " by ", owner),
+        join_message("end that process, or give another ", names.port, names.port_in_use));
   }
   throw ConfigError(
       join_message("cannot listen on port ", port, ": ", describe_errno(error_number)),
-      error_number == EACCES ? "ports below 1024 are for root; give a higher --master-port"
-                             : "check that network sockets may be used here");
+      error_number == EACCES
+          ? join_message("ports below 1024 are for root; give a higher ", names.port)
+          : std::string("check that network sockets may be used here"));
 }
 
 }  // namespace
@@ -112,7 +113,8 @@ ListeningSocket listen_on(Reach reach, std::optional<int> port) {
   return listening;
 }
 
-ListeningSocket listen_at(const std::string& address, std::optional<int> port) {
+ListeningSocket listen_at(const std::string& address, std::optional<int> port,
+                          const AddressNames& names) {
   const std::string wanted = std::to_string(port.value_or(0));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -120,7 +122,7 @@ ListeningSocket listen_at(const std::string& address, std::optional<int> port) {
   if (const int failure = ::getaddrinfo(address.c_str(), wanted.c_str(), &hints, &found);
       failure != 0) {
     throw ConfigError(
-        join_message("--master-addr is '", address, "': ", ::gai_strerror(failure)),
+        join_message(names.address, " is '", address, "': ", ::gai_strerror(failure)),
         "give a name that `getent hosts` knows, or an address; on one host leave it out");
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(found, &::freeaddrinfo);
@@ -135,10 +137,10 @@ ListeningSocket listen_at(const std::string& address, std::optional<int> port) {
   }
   if (!listening.fd && failure == EADDRNOTAVAIL) {
     throw ConfigError(
-        join_message("--master-addr is '", address, "', which is no address of this host"),
-        "on one host leave it out; for several hosts give --nnodes and --node-rank too");
+        join_message(names.address, " is '", address, "', which is no address of this host"),
+        names.not_of_this_host);
   }
-  if (!listening.fd) refuse(port.value_or(0), failure);
+  if (!listening.fd) refuse(port.value_or(0), failure, names);
   listening.port = bound_port(listening.fd.get());
   return listening;
 }

@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace trireme::launch {
 
@@ -27,9 +28,24 @@ struct ListeningSocket {
 /// it if that can be determined.
 ListeningSocket listen_on(Reach reach, std::optional<int> port);
 
+/// The names under which the user has given an address, and what to do if it is wrong. By default
+/// they are those of `trireme run`.
+struct AddressNames {
+  /// The option or variable with the address.
+  std::string_view address = "--master-addr";
+  /// The option or variable with the port.
+  std::string_view port = "--master-port";
+  /// What to do if the address is not one of this machine.
+  std::string_view not_of_this_host =
+      "on one host leave it out; for several hosts give --nnodes and --node-rank too";
+  /// What to do if the port is in use, in addition to choosing another one.
+  std::string_view port_in_use = " (on one host leave it out: a free one is chosen)";
+};
+
 /// Listens at one address of this machine, given as a number or a name. Otherwise the same as
 /// listen_on(). Also throws ConfigError if this machine does not have the address.
-ListeningSocket listen_at(const std::string& address, std::optional<int> port);
+ListeningSocket listen_at(const std::string& address, std::optional<int> port,
+                          const AddressNames& names = {});
 
 /// Connects to the socket and disconnects again. Blocks for up to five seconds. Throws ConfigError
 /// if that fails, because the loopback interface is down or a firewall blocks the connection.

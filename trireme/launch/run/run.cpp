@@ -43,6 +43,13 @@ void open_standard_streams() {
 // need to know its own name.
 StoreAddress place_of(const RunPlan& plan, const RunOptions& options, ListeningSocket socket,
                       const std::string& secret) {
+  if (options.place) {
+    return {.listening_socket = {},
+            .address = options.place->store_address,
+            .port = options.place->store_port,
+            .timeout = plan.timeout,
+            .secret = secret};
+  }
   const bool is_named = !plan.hosts_store || options.nodes == 1;
   return {.listening_socket = std::move(socket.fd),
           .address = is_named ? options.master_address.value_or("127.0.0.1") : "127.0.0.1",
@@ -70,11 +77,11 @@ void check_open_files(const RunPlan& plan, const RunOptions& options) {
                     "raise it (ulimit -Hn, LimitNOFILE, limits.conf), or start fewer ranks");
 }
 
-// Returns the secret of the run. With several hosts it must be given, because launchers have no
-// secure way to tell each other one.
+// Returns the secret of the run. With several hosts or a scheduler it must be given, because
+// launchers have no secure way to tell each other one.
 std::string secret_of(const RunOptions& options) {
   const auto given = Environment::of_process().find(kSecretVariable);
-  if (!given) return options.nodes == 1 ? make_secret() : "";
+  if (!given) return options.nodes == 1 && !options.place ? make_secret() : "";
   check_secret(*given);
   return *given;
 }
@@ -128,10 +135,13 @@ int run(const RunOptions& options) {
   check_open_files(plan, options);
   ListeningSocket socket;
   if (plan.hosts_store) socket = listen_for(options);
-  add_variable(plan, "MASTER_PORT",
-               std::to_string(plan.hosts_store ? socket.port : *options.master_port));
+  const int port = plan.hosts_store ? socket.port
+                   : options.place  ? options.place->store_port
+                                    : *options.master_port;
+  add_variable(plan, "MASTER_PORT", std::to_string(port));
   add_variable(plan, "TRIREME_RUN_ID",
-               join_message(host_name(), "-", ::getpid(), "-", socket.port));
+               options.place ? options.place->run_id
+                             : join_message(host_name(), "-", ::getpid(), "-", socket.port));
   const fs::path log_folder = make_log_folder(options);
   // If a group fails, each rank writes its last operations to a file beside the logs.
   const auto& given = options.environment;
@@ -144,14 +154,13 @@ int run(const RunOptions& options) {
     for (const fs::path& dump : find_dumps(log_folder)) fs::remove(dump, ignored);
   }
   const std::string secret = secret_of(options);
-  if (secret.empty()) {
+  if (secret.empty() && !options.place) {
     plan.warnings.push_back(join_message(
         "whoever reaches port ", options.master_port.value_or(0), " of ",
         options.master_address.value_or(""), " can mislead the ranks. hint: set ", kSecretVariable,
         " to the same random text on all hosts, for instance from: openssl rand -hex 16"));
-  } else {
-    add_variable(plan, kSecretVariable, secret);
   }
+  if (!secret.empty()) add_variable(plan, kSecretVariable, secret);
   StoreAddress place = place_of(plan, options, std::move(socket), secret);
   try {
     return run_in_two_processes([&](SupervisorSetting setting) {

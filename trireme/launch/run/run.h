@@ -5,6 +5,7 @@
 #pragma once
 
 #include <trireme/base/unique_fd.h>
+#include <trireme/launch/run/run_control.h>
 
 #include <chrono>
 #include <filesystem>
@@ -99,6 +100,11 @@ struct RunOptions {
   /// The longest time that ranks may stay idle after another rank has ended successfully. Such
   /// ranks hang or are stopped, and are ended. With 0 or less, they are never ended.
   std::chrono::milliseconds linger{std::chrono::seconds{300}};
+  /// The place of the ranks in a world that a scheduler has formed. The numbers and addresses of
+  /// hosts above have no effect then.
+  std::optional<RunPlace> place;
+  /// The connection to that scheduler; null without a scheduler.
+  std::shared_ptr<RunControl> control;
   /// Opens the store in a process of its own. By default the store is not opened, and connections
   /// wait in the backlog of the socket for ever.
   StoreOpener open_store;
@@ -111,6 +117,7 @@ struct RunOptions {
 /// - 0 if all ranks end with 0;
 /// - the code of the rank that failed first, or 128 plus the signal that killed it;
 /// - 128 plus the signal by which the launcher was ended;
+/// - the code that the scheduler gives if it ends the run;
 /// - 1 if all ranks ended with 0, but their output could not be written, the store broke, or ranks
 ///   hung after others had ended.
 ///

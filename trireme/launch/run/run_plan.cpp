@@ -68,6 +68,30 @@ void check_variables(const RunOptions& options) {
   }
 }
 
+// With a role, each of several such commands would start a world of its own.
+void check_no_role(const Environment& environment) {
+  for (const char* name : {"TRIREME_ROLE", "MS_ROLE"}) {
+    if (!environment.has(name)) continue;
+    throw ConfigError(join_message("environment variable ", name, " is '", *environment.find(name),
+                                   "', but trireme run starts a world without a scheduler"),
+                      join_message("unset ", name,
+                                   ", or start the ranks of this host by "
+                                   "trireme worker"));
+  }
+}
+
+// Returns the place of ranks whose numbers follow from the options.
+RunPlace place_without_scheduler(const RunOptions& options, int count) {
+  const int node_rank = options.node_rank.value_or(0);
+  return {.first_rank = node_rank * count,
+          .world_size = options.nodes * count,
+          .local_world_size = count,
+          .node_rank = node_rank,
+          .nodes = options.nodes,
+          .store_address = options.master_address.value_or("127.0.0.1"),
+          .store_port = options.master_port.value_or(0)};
+}
+
 std::optional<std::string> given_variable(const RunOptions& options, std::string_view name) {
   std::optional<std::string> value;
   for (const auto& [given, text] : options.environment) {
@@ -124,6 +148,7 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   const int count = options.processes.value_or(available_cores);
   check_range("-n", count, 1, kMostProcesses);
   check_nodes(options);
+  if (!options.place) check_no_role(environment);
   check_variables(options);
   if (options.timeout) check_range("--timeout", options.timeout->count(), 1, 31LL * 24 * 3600);
 
@@ -132,25 +157,26 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
       find_program(options.command.front(),
                    given_variable(options, "PATH").value_or(environment.find("PATH").value_or("")));
   plan.command = options.command;
-  plan.world_size = options.nodes * count;
-  const int node_rank = options.node_rank.value_or(0);
-  plan.hosts_store = node_rank == 0;
-  plan.nodes = options.nodes;
+  const RunPlace place = options.place.value_or(place_without_scheduler(options, count));
+  plan.world_size = place.world_size;
+  plan.hosts_store = !options.place && place.node_rank == 0;
+  plan.nodes = place.nodes;
   plan.timeout = timeout_of(options, environment);
-  for (int local_rank = 0; local_rank < count; ++local_rank) {
-    RankPlan rank{.rank = node_rank * count + local_rank, .variables = {}, .cores = {}};
+  for (int index = 0; index < count; ++index) {
+    RankPlan rank{.rank = place.first_rank + index, .variables = {}, .cores = {}};
+    const int local_rank = place.first_local_rank + index;
     rank.variables = {{"RANK", std::to_string(rank.rank)},
                       {"WORLD_SIZE", std::to_string(plan.world_size)},
                       {"LOCAL_RANK", std::to_string(local_rank)},
-                      {"LOCAL_WORLD_SIZE", std::to_string(count)},
-                      {"GROUP_RANK", std::to_string(node_rank)},
-                      {"GROUP_WORLD_SIZE", std::to_string(options.nodes)},
-                      {"MASTER_ADDR", options.master_address.value_or("127.0.0.1")},
+                      {"LOCAL_WORLD_SIZE", std::to_string(place.local_world_size)},
+                      {"GROUP_RANK", std::to_string(place.node_rank)},
+                      {"GROUP_WORLD_SIZE", std::to_string(place.nodes)},
+                      {"MASTER_ADDR", place.store_address},
                       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                       {"TORCHELASTIC_RESTART_COUNT", "0"}};  // overrides that of an outer torchrun
     if (options.binding == Binding::kCore) {
       rank.cores = share_of_cores(allowed_cores, static_cast<std::size_t>(local_rank),
-                                  static_cast<std::size_t>(count));
+                                  static_cast<std::size_t>(place.local_world_size));
     }
     plan.ranks.push_back(std::move(rank));
   }
@@ -159,13 +185,13 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   const auto add_unless_given = [&](const std::string& name, const std::string& value) {
     if (!variable_of(options, environment, name)) add_variable(plan, name, value);
   };
-  const int fair_threads = std::max(1, available_cores / count);
+  const int fair_threads = std::max(1, available_cores / place.local_world_size);
   add_unless_given("OMP_NUM_THREADS", std::to_string(fair_threads));
   // OMP_NUM_THREADS may be a list with a number for each nested level, which is not parsed here.
   const auto given_threads = variable_of(options, environment, "OMP_NUM_THREADS");
   const auto threads = given_threads ? parse_number<int>(*given_threads) : fair_threads;
-  if (const auto crowding =
-          describe_crowding(count, std::max(1, threads.value_or(1)), available_cores);
+  if (const auto crowding = describe_crowding(place.local_world_size,
+                                              std::max(1, threads.value_or(1)), available_cores);
       !crowding.empty()) {
     plan.warnings.push_back(crowding);
   }

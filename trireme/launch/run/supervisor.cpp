@@ -60,6 +60,7 @@ Supervisor::Supervisor(const RunPlan& plan, const RunOptions& options,
           check_fd(::signalfd(-1, &setting_.blocked, SFD_CLOEXEC | SFD_NONBLOCK), "a signalfd")) {
   watch(signals_.get(), Source::kSignals, 0, EPOLLIN);
   watch(setting_.front.get(), Source::kFront, 0, EPOLLIN);
+  if (options_.control) watch(options_.control->fd(), Source::kControl, 0, EPOLLIN);
 }
 
 int Supervisor::run() {
@@ -144,19 +145,6 @@ void Supervisor::start_rank(const RankPlan& plan) {
   watch(rank.ended.get(), Source::kRank, ranks_.size() - 1, EPOLLIN);
 }
 
-void Supervisor::announce() {
-  constexpr std::size_t kFew = 8;
-  std::string processes;
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    const bool is_left_out = ranks_.size() > kFew && i >= 3 && i + 1 < ranks_.size();
-    if (!is_left_out) processes += join_message(" ", ranks_[i].process);
-    if (is_left_out && i == 3) processes += " …";
-  }
-  say(join_message(describe_count(ranks_.size(), "rank"), " (pid", ranks_.size() == 1 ? "" : "s",
-                   processes, "), logs in ", log_folder_.string(),
-                   options_.log_folder ? "" : " (kept if the run fails)"));
-}
-
 void Supervisor::loop() {
   reap_orphans();
   while (!is_finished()) {
@@ -187,6 +175,8 @@ void Supervisor::handle(Source source, std::size_t index) {
       return kill_all();
     case Source::kStore:
       return handle_store();
+    case Source::kControl:
+      return handle_control();
     case Source::kRank:
       return rank_ended(ranks_.at(index));
     case Source::kRelay:
@@ -245,7 +235,8 @@ void Supervisor::finish_store() {
   constexpr std::chrono::seconds kToJoin{3};
   constexpr int kLingerMs = 1'000;  // ranks of other hosts look for exits five times a second
   const bool others_wait = plan_.nodes > 1 && first_failure_;
-  const bool is_of_interest = !first_failure_ && !stop_signal_ && plan_.world_size > 1;
+  const bool is_of_interest =
+      !first_failure_ && !stop_signal_ && !ordered_code_ && plan_.world_size > 1;
   store_->finish(plan_.hosts_store && others_wait ? kLingerMs : 0);
   auto patience = std::chrono::seconds{0};
   if (is_of_interest) patience = plan_.hosts_store || store_->is_open() ? kPatience : kToJoin;
@@ -310,6 +301,7 @@ void Supervisor::rank_ended(Rank& rank) {
   if (!failed) last_good_end_ = Clock::now();
   activity_.reset();
   if (store_) store_->publish_exit(rank.number, describe_exit(status));
+  if (options_.control) tell_scheduler(rank);
   if (count_running() == 0) finish_store();
   reap_orphans();
   // Processes that the ranks leave behind end with them.

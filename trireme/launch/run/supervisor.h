@@ -48,7 +48,7 @@ class Supervisor {
  private:
   using Clock = std::chrono::steady_clock;
   enum class Phase { kRunning, kEnding, kKilling };
-  enum class Source : std::uint32_t { kSignals, kFront, kStore, kRank, kRelay, kConsole };
+  enum class Source : std::uint32_t { kSignals, kFront, kStore, kControl, kRank, kRelay, kConsole };
 
   struct Rank {
     int number = 0;
@@ -74,6 +74,8 @@ class Supervisor {
 
   void loop();
   void handle(Source source, std::size_t index);
+  void handle_control();
+  void tell_scheduler(const Rank& rank);
   void handle_store();
   void store_ended(int status);
   void finish_store();
@@ -147,6 +149,7 @@ class Supervisor {
   bool wants_console_ = true;
   std::optional<std::size_t> first_failure_;
   std::optional<int> stop_signal_;
+  std::optional<int> ordered_code_;  // the exit code that the scheduler gave when it ended the run
   std::size_t ended_by_us_ = 0;
 };
 

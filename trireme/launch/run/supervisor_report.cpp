@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports the result of a run and computes its exit code.
+// Reports the start and the result of a run, and computes its exit code. Also follows the orders of
+// a scheduler.
 #include <trireme/base/error.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/run/supervisor.h>
@@ -8,6 +9,43 @@
 
 namespace trireme::launch {
 
+void Supervisor::announce() {
+  constexpr std::size_t kFew = 8;
+  std::string processes;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const bool is_left_out = ranks_.size() > kFew && i >= 3 && i + 1 < ranks_.size();
+    if (!is_left_out) processes += join_message(" ", ranks_[i].process);
+    if (is_left_out && i == 3) processes += " …";
+  }
+  say(join_message(describe_count(ranks_.size(), "rank"), " (pid", ranks_.size() == 1 ? "" : "s",
+                   processes, "), logs in ", log_folder_.string(),
+                   options_.log_folder ? "" : " (kept if the run fails)"));
+}
+
+// The scheduler ends the run because ranks of another host have failed, or it is gone itself.
+void Supervisor::handle_control() {
+  const auto order = options_.control->receive();
+  if (!order) return;
+  unwatch(options_.control->fd());
+  if (phase_ != Phase::kRunning) return;
+  ordered_code_ = order->code;
+  say(join_message(order->reason, "\n  ending ", describe_count(count_running(), "rank")));
+  end_all();
+}
+
+void Supervisor::tell_scheduler(const Rank& rank) {
+  EndedRank ended{.rank = rank.number,
+                  .process = rank.process,
+                  .code = exit_code(*rank.status),
+                  .how = describe_exit(*rank.status),
+                  .log = rank.output.log_path.string()};
+  if (stop_signal_) {
+    ended.code = 128 + *stop_signal_;
+    ended.how = "was ended because its launcher was ended by " + describe_signal(*stop_signal_);
+  }
+  options_.control->rank_ended(ended);
+}
+
 int Supervisor::report() {
   int code = 0;
   if (stop_signal_) {
@@ -15,6 +53,9 @@ int Supervisor::report() {
     if (!wants_console_) return code;
     say(join_message("ended by ", describe_signal(*stop_signal_), ", logs in ",
                      log_folder_.string()));
+  } else if (ordered_code_) {
+    code = *ordered_code_;
+    say(join_message("ended by the scheduler, logs in ", log_folder_.string()));
   } else if (first_failure_) {
     code = exit_code(*ranks_.at(*first_failure_).status);
     report_failure(ranks_.at(*first_failure_));
