@@ -19,7 +19,9 @@
 #include <apps/trireme/report_command.h>
 #include <apps/trireme/run_command.h>
 #include <apps/trireme/schedule_command.h>
+#include <apps/trireme/scheduler_command.h>
 #include <apps/trireme/torch_parts.h>
+#include <apps/trireme/worker_command.h>
 
 #include <algorithm>
 #include <iostream>
@@ -59,6 +61,8 @@ int parse_and_run(std::vector<std::string> words) {
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);
   app.require_subcommand(1);
   trireme::apps::add_run_command(app, program_tail);
+  trireme::apps::add_scheduler_command(app);
+  trireme::apps::add_worker_command(app, program_tail);
   trireme::apps::add_data_command(app);
   trireme::apps::add_plan_command(app, program_tail);
   trireme::apps::add_predict_command(app, program_tail);

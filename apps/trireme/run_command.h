@@ -18,8 +18,8 @@ namespace trireme::apps {
 /// `app`.
 void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail);
 
-/// Replaces mpirun's `-np` among the options of `run` by `-n`. The parser would read it as `-n`
-/// with the value `p`.
+/// Replaces mpirun's `-np` among the options of `run` and `worker` by `-n`. The parser would read
+/// it as `-n` with the value `p`.
 void accept_mpirun_words(std::vector<std::string>& words);
 
 }  // namespace trireme::apps

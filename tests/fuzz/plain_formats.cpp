@@ -9,6 +9,7 @@
 #include <trireme/data/text/bpe_tokenizer.h>
 #include <trireme/data/text/character_tokenizer.h>
 #include <trireme/data/text/word_piece_tokenizer.h>
+#include <trireme/launch/scheduler/messages.h>
 #include <trireme/launch/slurm_lists.h>
 #include <trireme/report/page/page.h>
 #include <trireme/schedule/schedule_text.h>
@@ -74,6 +75,11 @@ void read_characters(std::string_view bytes) {
   data::CharacterTokenizer::read(file_of("characters.json", bytes));
 }
 
+// What was accepted is written and read again.
+void read_scheduler_message(std::string_view bytes) {
+  launch::decode(launch::encode(launch::decode(bytes)));
+}
+
 void read_slurm_list(std::string_view bytes) {
   const auto [nodes, tasks] = two_files(bytes);
   launch::expand_node_list(nodes, "SLURM_NODELIST");
@@ -94,6 +100,7 @@ std::vector<Format> plain_formats() {
           {"gpt2_files", read_gpt2_files},
           {"vocab_txt", read_vocab_txt},
           {"characters", read_characters},
+          {"scheduler_message", read_scheduler_message},
           {"slurm_list", read_slurm_list}};
 }
 

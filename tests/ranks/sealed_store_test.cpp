@@ -28,7 +28,6 @@ using test::message_of;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr const char* kSecret = "0123456789abcdef";
 constexpr const char* kOtherSecret = "0123456789abcdeF";

@@ -14,6 +14,7 @@
 #include <trireme/comm/torch_version.h>
 #include <trireme/launch/launcher_environment.h>
 #include <trireme/launch/store/rendezvous.h>
+#include <trireme/launch/store/start_role.h>
 #include <trireme/launch/store/store.h>
 
 #include <ATen/DeviceAccelerator.h>
@@ -32,7 +33,7 @@ namespace {
 at::Device take_device(int local_rank) {
   const std::optional<at::DeviceType> type = at::getAccelerator(/*checked=*/false);
   if (!type) return at::kCPU;
-  const auto devices = static_cast<int>(at::accelerator::deviceCount());
+  const at::DeviceIndex devices = at::accelerator::deviceCount();
   if (devices == 0) return at::kCPU;
   const at::Device device(*type, static_cast<at::DeviceIndex>(local_rank % devices));
   c10::impl::getDeviceGuardImpl(*type)->setDevice(device);
@@ -235,7 +236,9 @@ World init(const InitOptions& options) {
   }
   const Environment environment = Environment::of_process();
   settings = settings_of(options, environment);
-  World world = make_world(environment, settings);
+  launch::start_role(environment, settings.timeout);
+  // A worker finds its rank in variables that start_role() has set.
+  World world = make_world(Environment::of_process(), settings);
   connection = world.group.state_;
   last = world;
   last.group = {};

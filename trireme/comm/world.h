@@ -56,7 +56,9 @@ struct [[nodiscard]] World {
 
 /// Finds the other processes of this run and connects to them. Reads the variables of `trireme
 /// run`, torchrun, Open MPI, MPICH and other users of Hydra (Intel MPI), PALS, MVAPICH, jsrun,
-/// horovodrun and Slurm. A program that no launcher has started is a world of one process.
+/// horovodrun and Slurm. A program with TRIREME_ROLE or MS_ROLE gets its rank from a scheduler, or
+/// is the scheduler: then init() does not return, and exits the process with the result of the run.
+/// A program that no launcher has started is a world of one process.
 /// In a program whose step `trireme predict` predicts, the world has the size that was asked for.
 /// Its other ranks do not exist: collectives return what they would if all ranks gave the same
 /// values. Collective and blocking, up to the deadline. As long as a handle of the world lives,

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/launch/process_tree.h>
+#include <trireme/launch/role.h>
 #include <trireme/launch/slurm_lists.h>
 
 #include <algorithm>
@@ -273,25 +274,15 @@ const Names* find_own_names(const Environment& environment) {
   return found == kWithOwnNames.end() ? nullptr : found;
 }
 
-// Refuses MindSpore's variables: its processes have roles and find each other through a scheduler.
-void refuse_roles(const Environment& environment) {
-  for (const char* name :
-       {"MS_ROLE", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "RANK_TABLE_FILE"}) {
-    if (!environment.has(name)) continue;
-    throw ConfigError(
-        join_message("environment variable ", name, " is '", *environment.find(name),
-                     "': MindSpore's launchers and roles (worker, scheduler, server) do not exist "
-                     "in Trireme, and this process would train alone"),
-        join_message("start the ranks by `trireme run -n 8 program`, on several hosts with "
-                     "--nnodes, --node-rank and --master-addr; there is no scheduler to start. To "
-                     "run alone unset ",
-                     name));
-  }
-}
-
 // Throws ConfigError if this process is one of several, because it would otherwise train alone.
 void check_alone(const Environment& environment) {
-  refuse_roles(environment);
+  if (const auto role = read_role(environment)) {
+    throw ConfigError(join_message("environment variable ", role->variable,
+                                   " gives this process a role in a run with a scheduler, and only "
+                                   "trireme::init() takes it"),
+                      "call trireme::init() first in main");
+  }
+  refuse_incomplete_role(environment);
   for (const Unsupported& launcher : kUnsupported) {
     const auto value = environment.find(launcher.variable);
     if (!value || *value == launcher.alone) continue;
@@ -317,6 +308,7 @@ void check_alone(const Environment& environment) {
 Identity read_identity(const Environment& environment, const std::filesystem::path& proc_root) {
   Identity identity;
   if (environment.has("TRIREME_PREDICT")) return read_numbers(environment, kPrediction);
+  static_cast<void>(read_role(environment));  // refuses a role beside RANK and WORLD_SIZE
   if (has_pair(environment, "RANK", "WORLD_SIZE")) {
     identity = read_torchrun(environment);
   } else if (const auto* const names = find_own_names(environment)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Determines the rank of this process from the environment variables of its launcher: `trireme
-// run`, torchrun, Open MPI, MPICH and other launchers based on Hydra (Intel MPI), PALS, MVAPICH,
-// jsrun, horovodrun, or Slurm's srun. Opens no connection.
+// run`, `trireme worker`, torchrun, Open MPI, MPICH and other launchers based on Hydra (Intel MPI),
+// PALS, MVAPICH, jsrun, horovodrun, or Slurm's srun. Opens no connection.
 #pragma once
 
 #include <trireme/base/environment.h>
@@ -48,8 +48,9 @@ struct Identity {
 /// started by srun are ranks: a batch script or an interactive shell is alone.
 ///
 /// Throws ConfigError with the variable, its value and what was expected if a variable is missing,
-/// impossible or contradicts another. It also throws if an unsupported launcher (MindSpore's, Flux,
-/// PMIx, LSF, PBS, ALPS) says that this process is one of several.
+/// impossible or contradicts another. It also throws if an unsupported launcher (Flux, PMIx, LSF,
+/// PBS, ALPS) says that this process is one of several, and for a role in a run with a scheduler
+/// that the process has not taken yet (store/start_role.h).
 /// @param environment the environment variables to read.
 /// @param proc_root the mount point of the proc file system; tests pass another folder.
 Identity read_identity(const Environment& environment,

@@ -54,6 +54,10 @@ class TwoHosts {
   const std::string& why_not() const noexcept { return why_not_; }
   bool is_limited() const noexcept { return is_limited_; }
 
+  /// Returns the words before a command that runs it on a host, whose address is 10.231.0.1 or
+  /// 10.231.0.2.
+  std::string on(std::size_t host) const { return "ip netns exec " + names_.at(host) + " "; }
+
   /// Runs the program as ranks 0 and 1 on the first host, 2 and 3 on the second.
   Finished run(const std::string& program) const {
     std::string command = "pids=";

@@ -82,6 +82,17 @@ int give_other_options() {
   return 0;
 }
 
+// Joins, and waits for a signal. A child that lives longer has no part in the run.
+int wait_for_ever(bool forks) {
+  const trireme::World world = trireme::init();
+  if (forks && ::fork() == 0) {
+    ::alarm(60);  // should it not be noticed that its parent has died
+    while (true) ::pause();
+  }
+  std::cout << "rank " + std::to_string(world.rank) + " waits\n" << std::flush;
+  while (true) ::pause();
+}
+
 bool is_rank_one() {
   const char* rank = std::getenv("RANK");  // NOLINT(concurrency-mt-unsafe): one thread
   return rank != nullptr && std::string(rank) == "1";
@@ -94,6 +105,11 @@ int run(int count, char** arguments) try {
     while (true) ::pause();
   }
   if (mode == "--again") return meet_again();
+  if (mode == "--waits" || mode == "--forks-and-waits") return wait_for_ever(mode != "--waits");
+  if (mode == "--exits-with-5") {
+    const trireme::World world = trireme::init();
+    return 5;
+  }
   if (mode == "--forks") return fork_between_meetings();
   if (mode == "--other-options") return give_other_options();
   if (mode == "--no-group") {

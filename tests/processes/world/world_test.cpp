@@ -249,8 +249,6 @@ TEST(Init, NamesTheVariableThatIsWrong) {
               HasSubstr("engine 'hierarchy' cannot be used here: all ranks are on one host"));
   EXPECT_THAT(shell("TRIREME_ENGINE=ncll " + kProgram).output,  // which connects nothing
               HasSubstr("no communication engine 'ncll', expected one of auto, staged, shm"));
-  EXPECT_THAT(shell("MS_ROLE=MS_WORKER MS_WORKER_NUM=2 " + kProgram).output,
-              HasSubstr("MS_ROLE is 'MS_WORKER': MindSpore's launchers and roles"));
 }
 
 TEST(Init, SaysThatTheNameOfAHostDoesNotResolve) {

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/scheduler/messages.h>
+
+#include <trireme/base/error.h>
+#include <trireme/launch/scheduler/channel.h>
+
+#include <gmock/gmock.h>
+#include <tests/temporary_folder.h>
+
+#include <string>
+
+namespace trireme::launch {
+namespace {
+
+using test::message_of;
+using testing::HasSubstr;
+
+template <typename Kind>
+Kind round_trip(const Kind& message) {
+  return std::get<Kind>(decode(encode(message)));
+}
+
+Hello some_hello() {
+  return {.version = "0.1.0",
+          .nonce = "ab",
+          .host = "host0",
+          .machine = "boot net:[1]",
+          .process = 7,
+          .node_id = "worker_3",
+          .ranks = 2,
+          .workers = 8,
+          .program = {.path = "/bin/train", .bytes = 1234, .checksum = "00ff"}};
+}
+
+TEST(SchedulerMessages, ReadBackAsTheyWere) {
+  const auto challenge =
+      round_trip(Challenge{.version = "0.1.0", .nonce = "ab", .needs_secret = true});
+  EXPECT_EQ(challenge.protocol, kSchedulerProtocol);
+  EXPECT_EQ(challenge.nonce, "ab");
+  EXPECT_TRUE(challenge.needs_secret);
+  const Hello hello = round_trip(some_hello());
+  EXPECT_EQ(hello.host, "host0");
+  EXPECT_EQ(hello.machine, "boot net:[1]");
+  EXPECT_EQ(hello.process, 7);
+  EXPECT_EQ(hello.node_id, "worker_3");
+  EXPECT_EQ(hello.ranks, 2);
+  EXPECT_EQ(hello.workers, 8);
+  EXPECT_EQ(hello.program, some_hello().program);
+  const auto place = round_trip(Assignment{.first_rank = 3,
+                                           .world_size = 8,
+                                           .first_local_rank = 1,
+                                           .local_world_size = 4,
+                                           .node_rank = 1,
+                                           .nodes = 2,
+                                           .store_port = 4711,
+                                           .run_id = "run"});
+  EXPECT_EQ(place.first_rank, 3);
+  EXPECT_EQ(place.local_world_size, 4);
+  EXPECT_EQ(place.store_port, 4711);
+  const auto end = round_trip(RankEnded{.rank = 3, .process = 9, .code = 139, .how = "died"});
+  EXPECT_EQ(end.code, 139);
+  EXPECT_EQ(end.how, "died");
+  EXPECT_EQ(round_trip(EndRequest{.reason = "one\ntwo", .code = 3}).reason, "one\ntwo");
+  EXPECT_EQ(round_trip(Refused{.reason = "no", .hint = "go"}).hint, "go");
+  EXPECT_EQ(round_trip(Accepted{.wait_ms = 5}).wait_ms, 5);
+}
+
+TEST(SchedulerMessages, LeaveOutWhatAWorkerDoesNotKnow) {
+  Hello hello = some_hello();
+  hello.workers.reset();
+  EXPECT_EQ(round_trip(hello).workers, std::nullopt);
+}
+
+TEST(SchedulerMessages, FitTheLimitHoweverLongTheirTextsAre) {
+  const std::string endless(1'000'000, '"');
+  Hello hello = some_hello();
+  hello.host = hello.machine = hello.node_id = hello.program.path = endless;
+  EXPECT_LE(encode(hello).size(), std::size_t{16} << 10);
+  for (const char letter : {'\x01', 'x', '"', '\n', '\xff'}) {
+    const std::string text(1'000'000, letter);
+    EXPECT_LE(encode(Refused{.reason = text, .hint = text}).size(), kLongestMessage);
+    decode(encode(EndRequest{.reason = text}));
+  }
+}
+
+TEST(SchedulerMessages, CannotControlATerminal) {
+  Hello hello = some_hello();
+  hello.host = "a\x1b[2Jb\nc";
+  EXPECT_EQ(round_trip(hello).host, "a?[2Jb?c");
+  EXPECT_EQ(round_trip(EndRequest{.reason = "a\x1b[2J\nb"}).reason, "a?[2J\nb");
+}
+
+struct Rubbish {
+  const char* name;
+  const char* text;
+  const char* expected;
+};
+
+class SchedulerRubbish : public testing::TestWithParam<Rubbish> {};
+
+TEST_P(SchedulerRubbish, IsRefused) {
+  EXPECT_THAT(message_of<CommError>([] { decode(GetParam().text); }),
+              HasSubstr(GetParam().expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Texts, SchedulerRubbish,
+    testing::Values(
+        Rubbish{"Empty", "", "no JSON object"}, Rubbish{"Http", "GET / HTTP/1.1", "no JSON object"},
+        Rubbish{"List", "[]", "no JSON object"},
+        Rubbish{"Deep", "{\"type\":[[[[[[[[1]]]]]]]]}", "nested too deeply"},
+        Rubbish{"NoType", "{}", "has no 'type'"},
+        Rubbish{"TypeIsANumber", "{\"type\":1}", "has no 'type', expected a text"},
+        Rubbish{"UnknownType", "{\"type\":\"run\"}", "unknown type 'run'"},
+        Rubbish{"NoRank", "{\"type\":\"ended\"}", "'ended' has no 'rank', expected an integer"},
+        Rubbish{"NegativeRank", "{\"type\":\"ended\",\"rank\":-1}", "has -1 in 'rank'"},
+        Rubbish{"HugeRank", "{\"type\":\"ended\",\"rank\":18446744073709551615}",
+                "has 18446744073709551615 in 'rank'"},
+        Rubbish{"FractionalRank", "{\"type\":\"ended\",\"rank\":1.5}", "expected an integer"},
+        Rubbish{"RankOutsideOfTheWorld",
+                "{\"type\":\"assigned\",\"world_size\":2,\"local_world_size\":1,\"nodes\":1,"
+                "\"rank\":2}",
+                "has 2 in 'rank', expected 0 to 1"},
+        Rubbish{"InvalidText", "{\"type\":\"\xff\"}", "no JSON object"}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(SchedulerMessages, RefuseALongName) {
+  const std::string text = R"({"type":"end","reason":")" + std::string(50'000, 'x') + "\"}";
+  EXPECT_THAT(message_of<CommError>([&] { decode(text); }),
+              HasSubstr("has 50000 bytes in 'reason', expected 49152 at most"));
+}
+
+}  // namespace
+}  // namespace trireme::launch

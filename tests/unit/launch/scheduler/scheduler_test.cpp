@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scheduler in a thread, with workers and strangers that connect to it.
+#include <trireme/launch/scheduler/scheduler.h>
+
+#include <trireme/base/error.h>
+#include <trireme/launch/listening_socket.h>
+#include <trireme/launch/scheduler/connect.h>
+#include <trireme/launch/scheduler/program_file.h>
+#include <trireme/launch/scheduler/worker_connection.h>
+#include <trireme/version.h>
+
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <tests/temporary_folder.h>
+
+#include <array>
+#include <functional>
+#include <future>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace trireme::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using test::message_of;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* kSecretOfRun = "0123456789abcdef";
+constexpr int kDeadlineMs = 120'000;
+
+// A store that nobody uses, whose socket stays open.
+class NoStore : public ServedStore {
+ public:
+  explicit NoStore(StoreAddress place) : place_(std::move(place)) {}
+  int fd() const override { return -1; }
+  std::string failure() override { return {}; }
+
+ private:
+  StoreAddress place_;
+};
+
+class RunningScheduler {
+ public:
+  explicit RunningScheduler(int workers, const std::string& secret = "",
+                            std::chrono::milliseconds timeout = 60s,
+                            std::chrono::milliseconds patience = 60s,
+                            const std::string& host = "127.0.0.1") {
+    // A free port, which is free again for the scheduler.
+    place_ = {.host = host, .port = listen_at(host, std::nullopt).port};
+    options_ = {.place = place_,
+                .workers = workers,
+                .timeout = timeout,
+                .grace = 0ms,
+                .patience = patience,
+                .secret = secret,
+                .start_store = [](StoreAddress place) {
+                  return std::make_unique<NoStore>(std::move(place));
+                }};
+    code_ = std::async(std::launch::async, [this] { return run_scheduler(options_); });
+  }
+
+  const HostAndPort& place() const { return place_; }
+  int wait() { return code_.get(); }
+
+  WorkerOptions worker(const std::string& node_id = "") const {
+    return {.scheduler = place_,
+            .secret = options_.secret,
+            .workers = std::nullopt,
+            .node_id = node_id,
+            .program = {.path = "/bin/train", .bytes = 10, .checksum = "aa"},
+            .timeout = 60s};
+  }
+
+  // Connects as soon as the scheduler listens.
+  UniqueFd connect() const {
+    std::string problem;
+    UniqueFd fd;
+    while (!fd) fd = try_connect(place_, std::chrono::steady_clock::now() + 60s, problem);
+    return fd;
+  }
+
+ private:
+  HostAndPort place_;
+  SchedulerOptions options_;
+  std::future<int> code_;
+};
+
+std::future<WorkerConnection> join(const WorkerOptions& options) {
+  return std::async(std::launch::async, [options] { return WorkerConnection(options); });
+}
+
+void end(WorkerConnection& worker, int code) {
+  worker.say_ended({.rank = worker.place().first_rank,
+                    .process = 1,
+                    .code = code,
+                    .how = "exited with code " + std::to_string(code)});
+}
+
+EndRequest await_request(WorkerConnection& worker) {
+  while (true) {
+    if (const auto request = worker.receive()) return *request;
+    pollfd waited{.fd = worker.fd(), .events = POLLIN, .revents = 0};
+    if (::poll(&waited, 1, kDeadlineMs) != 1) throw std::runtime_error("no request came");
+  }
+}
+
+// Waits until the other side has closed the connection.
+bool await_end(const UniqueFd& fd) {
+  std::array<char, 4096> buffer{};
+  while (true) {
+    pollfd waited{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&waited, 1, kDeadlineMs) != 1) return false;
+    if (::recv(fd.get(), buffer.data(), buffer.size(), 0) <= 0) return true;
+  }
+}
+
+// Waits for a message, whatever it says.
+void await_message(Channel& channel) {
+  while (!channel.receive()) {
+    pollfd waited{.fd = channel.fd(), .events = POLLIN, .revents = 0};
+    if (channel.end() != ChannelEnd::kNone || ::poll(&waited, 1, kDeadlineMs) != 1)
+      throw std::runtime_error("no message came");
+  }
+}
+
+TEST(Scheduler, GivesRanksAndEndsWithTheWorkers) {
+  for (const char* secret : {"", kSecretOfRun}) {
+    RunningScheduler scheduler(2, secret);
+    auto first = join(scheduler.worker("1"));
+    auto second = join(scheduler.worker("0"));
+    std::vector<WorkerConnection> workers;
+    workers.push_back(first.get());
+    workers.push_back(second.get());
+    EXPECT_EQ(workers[0].place().first_rank, 1);
+    EXPECT_EQ(workers[1].place().first_rank, 0);
+    EXPECT_EQ(workers[1].place().world_size, 2);
+    EXPECT_EQ(workers[1].place().local_world_size, 2);
+    for (WorkerConnection& worker : workers) end(worker, 0);
+    workers.clear();
+    EXPECT_EQ(scheduler.wait(), 0);
+  }
+}
+
+TEST(Scheduler, EndsTheOthersWithTheCodeOfTheWorkerThatFailed) {
+  RunningScheduler scheduler(2);
+  auto first = join(scheduler.worker());
+  auto second = join(scheduler.worker());
+  {
+    WorkerConnection failing = first.get();
+    WorkerConnection waiting = second.get();
+    end(failing, 7);
+    const EndRequest request = await_request(waiting);
+    EXPECT_EQ(request.code, 7);
+    EXPECT_THAT(request.reason, AllOf(HasSubstr(" failed first: /bin/train (process 1 on "),
+                                      HasSubstr(", 127.0.0.1) exited with code 7")));
+  }
+  EXPECT_EQ(scheduler.wait(), 7);
+}
+
+TEST(Scheduler, TakesALostConnectionForADeath) {
+  RunningScheduler scheduler(2);
+  auto first = join(scheduler.worker("0"));
+  auto second = join(scheduler.worker("1"));
+  {
+    WorkerConnection waiting = first.get();
+    {
+      const WorkerConnection dead = second.get();
+    }
+    const EndRequest request = await_request(waiting);
+    EXPECT_EQ(request.code, 1);
+    EXPECT_THAT(request.reason, AllOf(HasSubstr("rank 1 failed first: /bin/train (process "),
+                                      HasSubstr("closed its connection without saying")));
+  }
+  EXPECT_EQ(scheduler.wait(), 1);
+}
+
+TEST(Scheduler, TellsWorkersAtTheDeadlineWhoCame) {
+  RunningScheduler scheduler(3, "", 2s);
+  auto first = join(scheduler.worker("a"));
+  auto second = join(scheduler.worker("b"));
+  for (auto* worker : {&first, &second}) {
+    EXPECT_THAT(message_of<CommError>([&] { worker->get(); }),
+                AllOf(HasSubstr("has ended the run: waited 2 s for 3 workers, 2 came:"),
+                      HasSubstr("node id a)"), HasSubstr("node id b)")));
+  }
+  EXPECT_EQ(scheduler.wait(), 1);
+}
+
+TEST(Scheduler, TakesANewWorkerForOneThatHasGone) {
+  RunningScheduler scheduler(2);
+  {
+    // This worker goes as soon as it is accepted.
+    Channel gone(scheduler.connect(), ChannelSide::kWorker, "");
+    await_message(gone);
+    const WorkerOptions options = scheduler.worker("1");
+    gone.send(encode(Hello{.version = TRIREME_VERSION,
+                           .host = "host",
+                           .machine = "machine",
+                           .process = 1,
+                           .node_id = "1",
+                           .workers = std::nullopt,
+                           .program = options.program}));
+    await_message(gone);
+  }
+  {
+    auto first = join(scheduler.worker("0"));
+    auto second = join(scheduler.worker("1"));
+    WorkerConnection one = first.get();
+    WorkerConnection other = second.get();
+    end(one, 0);
+    end(other, 0);
+  }
+  EXPECT_EQ(scheduler.wait(), 0);
+}
+
+// Lets two workers run under a scheduler of two, after `act` has been called.
+void expect_run_after(const std::string& secret,
+                      const std::function<void(RunningScheduler&)>& act) {
+  RunningScheduler scheduler(2, secret);
+  act(scheduler);
+  {
+    auto first = join(scheduler.worker());
+    auto second = join(scheduler.worker());
+    WorkerConnection one = first.get();
+    WorkerConnection other = second.get();
+    end(one, 0);
+    end(other, 0);
+  }
+  EXPECT_EQ(scheduler.wait(), 0);
+}
+
+TEST(Scheduler, IsNotDelayedByStrangers) {
+  std::vector<UniqueFd> strangers;
+  expect_run_after(kSecretOfRun, [&](RunningScheduler& scheduler) {
+    for (const std::string& bytes :
+         {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\0\0", 2),
+          std::string("\0\0\0\5", 4), std::string("\0\1\0\0", 4) + std::string(9'000, 'x')}) {
+      strangers.push_back(scheduler.connect());
+      ::send(strangers.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    }
+  });
+}
+
+TEST(Scheduler, DropsAStrangerThatSaysNothing) {
+  RunningScheduler scheduler(1, "", 60s, 200ms);
+  EXPECT_TRUE(await_end(scheduler.connect()));
+  {
+    auto worker = join(scheduler.worker());
+    WorkerConnection only = worker.get();
+    end(only, 0);
+  }
+  EXPECT_EQ(scheduler.wait(), 0);
+}
+
+TEST(Scheduler, DropsTheOldestOfTooManyStrangers) {
+  constexpr int kMany = 600;
+  std::vector<UniqueFd> strangers;
+  expect_run_after("", [&](RunningScheduler& scheduler) {
+    for (int i = 0; i < kMany; ++i) strangers.push_back(scheduler.connect());
+    EXPECT_TRUE(await_end(strangers.front()));
+  });
+}
+
+TEST(Scheduler, RefusesAWorkerWithAnotherSecret) {
+  expect_run_after(kSecretOfRun, [&](RunningScheduler& scheduler) {
+    WorkerOptions worker = scheduler.worker();
+    worker.secret = "another secret of this run";
+    EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{worker}; }),
+                HasSubstr("has another secret (TRIREME_SECRET) than this worker"));
+    worker.secret = "";
+    EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{worker}; }),
+                HasSubstr("has a secret (TRIREME_SECRET), and this worker has none"));
+  });
+}
+
+TEST(Scheduler, IsNotBelievedWithoutTheSecretOfTheWorker) {
+  expect_run_after("", [&](RunningScheduler& scheduler) {
+    WorkerOptions worker = scheduler.worker();
+    worker.secret = kSecretOfRun;
+    EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{worker}; }),
+                HasSubstr("has no secret, and this worker has one"));
+  });
+}
+
+TEST(Scheduler, RefusesWorkersThatDoNotFitAndGoesOn) {
+  expect_run_after("", [&](RunningScheduler& scheduler) {
+    WorkerOptions worker = scheduler.worker();
+    worker.workers = 3;
+    EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{worker}; }),
+                AllOf(HasSubstr("refused this worker: process "),
+                      HasSubstr("expects 3 workers, the scheduler has 2")));
+    worker = scheduler.worker();
+    worker.ranks = 3;
+    EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{worker}; }),
+                HasSubstr("came when 0 of 2 ranks were there already, and it brings 3"));
+  });
+}
+
+TEST(Scheduler, RefusesALateWorkerWhileTheRunGoesOn) {
+  RunningScheduler scheduler(1);
+  {
+    auto worker = join(scheduler.worker());
+    WorkerConnection only = worker.get();
+    EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{scheduler.worker()}; }),
+                HasSubstr("came when 1 of 1 ranks were there already"));
+    EXPECT_EQ(only.receive(), std::nullopt);
+    end(only, 0);
+  }
+  EXPECT_EQ(scheduler.wait(), 0);
+}
+
+TEST(Scheduler, ListensAtItsAddressOnly) {
+  RunningScheduler scheduler(1, "", 60s, 60s, "127.0.0.2");
+  {
+    auto worker = join(scheduler.worker());
+    WorkerConnection only = worker.get();
+    std::string problem;
+    const HostAndPort other{.host = "127.0.0.1", .port = scheduler.place().port};
+    EXPECT_FALSE(try_connect(other, std::chrono::steady_clock::now() + 60s, problem));
+    EXPECT_THAT(problem, HasSubstr("127.0.0.1: Connection refused"));
+    end(only, 0);
+  }
+  EXPECT_EQ(scheduler.wait(), 0);
+}
+
+TEST(Scheduler, NamesTheProcessThatHasThePort) {
+  const ListeningSocket taken = listen_on(Reach::kLoopback, std::nullopt);
+  SchedulerOptions options;
+  options.place.port = taken.port;
+  EXPECT_THAT(message_of<ConfigError>([&] { run_scheduler(options); }),
+              AllOf(HasSubstr("port " + std::to_string(taken.port) + " is in use by process "),
+                    HasSubstr("give another --port, the same for the scheduler")));
+}
+
+TEST(Scheduler, RefusesAnAddressOfAnotherHost) {
+  SchedulerOptions options;
+  options.place = {.host = "192.0.2.1", .port = 29'500};
+  options.host_source = "MS_SCHED_HOST";
+  EXPECT_THAT(message_of<ConfigError>([&] { run_scheduler(options); }),
+              HasSubstr("MS_SCHED_HOST is '192.0.2.1', which is no address of this host"));
+}
+
+TEST(Scheduler, EndsWorkersWhenItIsGone) {
+  auto scheduler = std::make_unique<RunningScheduler>(1);
+  auto joined = join(scheduler->worker());
+  WorkerConnection worker = joined.get();
+  // A worker that says what is not its own loses its connection, as if the scheduler were gone.
+  worker.say_ended({.rank = 5, .process = 1, .code = 0, .how = ""});
+  EXPECT_THAT(await_request(worker).reason,
+              HasSubstr("the scheduler at " + text_of(scheduler->place()) + " has ended"));
+  EXPECT_EQ(scheduler->wait(), 1);
+}
+
+TEST(WorkerConnection, SaysWhatItHasTried) {
+  WorkerOptions options;
+  options.scheduler = {.host = "127.0.0.1", .port = listen_on(Reach::kLoopback, std::nullopt).port};
+  options.timeout = 300ms;
+  EXPECT_THAT(message_of<CommError>([&] { WorkerConnection{options}; }),
+              AllOf(HasSubstr("no scheduler answered at " + text_of(options.scheduler)),
+                    HasSubstr("127.0.0.1: Connection refused"), HasSubstr("within 0.3 s, in ")));
+  options.scheduler.host = "host.invalid";
+  EXPECT_THAT(message_of<CommError>([&] { WorkerConnection{options}; }),
+              HasSubstr("the name does not resolve"));
+  const ListeningSocket silent = listen_on(Reach::kLoopback, std::nullopt);
+  options.scheduler = {.host = "127.0.0.1", .port = silent.port};
+  EXPECT_THAT(message_of<CommError>([&] { WorkerConnection{options}; }),
+              HasSubstr("nothing came before the scheduler said anything"));
+}
+
+TEST(WorkerConnection, RecognizesThatAnotherProgramListens) {
+  const ListeningSocket other = listen_on(Reach::kLoopback, std::nullopt);
+  const std::jthread server([&] {
+    const UniqueFd client(::accept(other.fd.get(), nullptr, nullptr));
+    ::send(client.get(), "SSH-2.0-OpenSSH_9.2\r\n", 21, MSG_NOSIGNAL);
+    await_end(client);
+  });
+  WorkerOptions options;
+  options.scheduler = {.host = "127.0.0.1", .port = other.port};
+  options.timeout = 60s;
+  EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{options}; }),
+              HasSubstr("the program that listens at 127.0.0.1:" + std::to_string(other.port) +
+                        " is no scheduler of Trireme"));
+}
+
+TEST(DescribeProgram, ComparesTheWholeFile) {
+  const test::TemporaryFolder folder;
+  const auto one = describe_program(folder.write("one", "abc").string());
+  EXPECT_EQ(one.bytes, 3);
+  EXPECT_EQ(one.checksum, "e71fa2190541574b");  // FNV-1a of abc
+  EXPECT_EQ(describe_program(folder.write("two", "abc").string()).checksum, one.checksum);
+  EXPECT_NE(describe_program(folder.write("three", "abd").string()).checksum, one.checksum);
+  EXPECT_THAT(message_of<ConfigError>([&] { describe_program((folder / "none").string()); }),
+              HasSubstr("cannot read the program "));
+}
+
+}  // namespace
+}  // namespace trireme::launch

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/scheduler/channel.h>
+
+#include <trireme/base/error.h>
+#include <trireme/launch/hmac.h>
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+namespace trireme::launch {
+namespace {
+
+constexpr std::size_t kLengthBytes = 4;
+constexpr std::size_t kHeadBytes = kLengthBytes + std::tuple_size_v<MessageCode>;
+// A peer that does not read gets no more than this.
+constexpr std::size_t kMostUnsent = std::size_t{1} << 20;
+
+std::string encode_length(std::size_t length) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8)
+    bytes += static_cast<char>(length >> static_cast<unsigned>(shift) & 0xffU);
+  return bytes;
+}
+
+std::size_t decode_length(std::string_view bytes) {
+  std::size_t length = 0;
+  for (const char byte : bytes.substr(0, kLengthBytes))
+    length = length << 8U | static_cast<unsigned char>(byte);
+  return length;
+}
+
+}  // namespace
+
+Channel::Channel(UniqueFd socket, ChannelSide side, std::string secret, std::size_t longest)
+    : socket_(std::move(socket)), side_(side), secret_(std::move(secret)), longest_(longest) {
+  ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
+  const auto set = [&](int level, int option, int value) {
+    ::setsockopt(socket_.get(), level, option, &value, sizeof(value));
+  };
+  // The kernels notice a host that is gone or cut off. A process that is only stopped stays
+  // connected.
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+void Channel::begin_session(std::string session) { session_ = std::move(session); }
+
+std::string Channel::code_of(ChannelSide sender, std::uint64_t number,
+                             std::string_view message) const {
+  if (!has_codes()) return std::string(std::tuple_size_v<MessageCode>, '\0');
+  // Session and number contain no line breaks, so that no two messages give the same text.
+  std::string text = join_message(sender == ChannelSide::kScheduler ? "scheduler" : "worker", '\n',
+                                  session_, '\n', number, '\n');
+  text += message;
+  return std::string(bytes_of(hmac_sha256(secret_, text)));
+}
+
+void Channel::send(std::string_view message) {
+  if (!socket_) return;
+  if (unsent_.size() > kMostUnsent) return close();
+  unsent_ += encode_length(message.size());
+  unsent_ += code_of(side_, sent_count_++, message);
+  unsent_ += message;
+  flush();
+}
+
+void Channel::flush() {
+  std::size_t sent = 0;
+  while (socket_ && sent < unsent_.size()) {
+    const ssize_t count =
+        ::send(socket_.get(), unsent_.data() + sent, unsent_.size() - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    // What the other side sent before it closed the connection can still be received.
+    if (count < 0) return unsent_.clear();
+    sent += static_cast<std::size_t>(count);
+  }
+  unsent_.erase(0, sent);
+}
+
+std::optional<std::string> Channel::receive() {
+  std::array<char, 1 << 14> buffer{};
+  while (end_ == ChannelEnd::kNone) {
+    if (auto message = take_message()) return message;
+    if (end_ != ChannelEnd::kNone) break;
+    const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
+    if (count <= 0) {
+      end_ = ChannelEnd::kClosed;
+    } else {
+      received_.append(buffer.data(), static_cast<std::size_t>(count));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Channel::take_message() {
+  if (received_.size() < kLengthBytes) return std::nullopt;
+  const std::size_t length = decode_length(received_);
+  if (length > longest_) {
+    end_ = ChannelEnd::kOversized;
+    return std::nullopt;
+  }
+  if (received_.size() < kHeadBytes + length) return std::nullopt;
+  std::string message = received_.substr(kHeadBytes, length);
+  if (has_codes()) {
+    const ChannelSide sender =
+        side_ == ChannelSide::kScheduler ? ChannelSide::kWorker : ChannelSide::kScheduler;
+    const std::string expected = code_of(sender, received_count_, message);
+    MessageCode code{};
+    std::copy(expected.begin(), expected.end(), code.begin());
+    if (!is_code(code, std::string_view(received_).substr(kLengthBytes, code.size()))) {
+      end_ = ChannelEnd::kWrongCode;
+      return std::nullopt;
+    }
+  }
+  ++received_count_;
+  received_.erase(0, kHeadBytes + length);
+  return message;
+}
+
+void Channel::close() {
+  socket_.reset();
+  unsent_.clear();
+  if (end_ == ChannelEnd::kNone) end_ = ChannelEnd::kClosed;
+}
+
+}  // namespace trireme::launch

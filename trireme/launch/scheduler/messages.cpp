@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/scheduler/messages.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/json_depth.h>
+#include <trireme/base/text.h>
+
+#include <nlohmann/json.hpp>
+
+#include <limits>
+
+namespace trireme::launch {
+namespace {
+
+using Json = nlohmann::json;
+
+// The limits of texts in bytes when they are written. A byte that is no UTF-8 is replaced by three.
+constexpr std::size_t kLongestName = 256;
+constexpr std::size_t kLongestPath = 4096;
+constexpr std::size_t kLongestText = 16 << 10;
+constexpr int kMostInWorld = 1 << 20;
+
+[[noreturn]] void refuse_message(const std::string& what) {
+  throw CommError(join_message("a message ", what),
+                  "the other side has another version of Trireme, or is no part of the run");
+}
+
+// Returns the beginning of a text of one line.
+std::string one_line(std::string_view text, std::size_t most) {
+  return printable(text.substr(0, most));
+}
+
+// Returns a text of several lines without characters that control a terminal.
+std::string printable_lines(std::string_view text) {
+  TextReader reader{std::string(text)};
+  std::string all;
+  for (std::string line; std::getline(reader, line);) {
+    if (!all.empty()) all += '\n';
+    all += printable(line);
+  }
+  return all;
+}
+
+// Returns the beginning of a text of several lines.
+std::string many_lines(std::string_view text, std::size_t most) {
+  return printable_lines(text.substr(0, most));
+}
+
+// The fields of a message that was received.
+class Fields {
+ public:
+  Fields(const Json& json, std::string type) : json_(json), type_(std::move(type)) {}
+
+  std::string text(const char* name, std::size_t most = kLongestName) const {
+    return printable(raw_text(name, most));
+  }
+
+  std::string lines(const char* name, std::size_t most) const {
+    return printable_lines(raw_text(name, most));
+  }
+
+  std::int64_t integer(const char* name, std::int64_t minimum, std::int64_t maximum) const {
+    const auto found = json_.find(name);
+    if (found == json_.end() || !found->is_number_integer()) missing(name, "an integer");
+    // Numbers above the signed range are a type of their own.
+    const bool is_huge = found->is_number_unsigned() &&
+                         found->get<std::uint64_t>() >
+                             static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    const std::int64_t value =
+        is_huge ? std::numeric_limits<std::int64_t>::max() : found->get<std::int64_t>();
+    if (value < minimum || value > maximum || is_huge) {
+      refuse_message(join_message("'", type_, "' has ", found->dump(), " in '", name,
+                                  "', expected ", minimum, " to ", maximum));
+    }
+    return value;
+  }
+
+  int number(const char* name, int minimum, int maximum) const {
+    return static_cast<int>(integer(name, minimum, maximum));
+  }
+
+  bool flag(const char* name) const {
+    const auto found = json_.find(name);
+    if (found == json_.end() || !found->is_boolean()) missing(name, "true or false");
+    return found->get<bool>();
+  }
+
+  bool has(const char* name) const { return json_.contains(name); }
+
+ private:
+  const std::string& raw_text(const char* name, std::size_t most) const {
+    const auto found = json_.find(name);
+    if (found == json_.end() || !found->is_string()) missing(name, "a text");
+    const auto& value = found->get_ref<const std::string&>();
+    if (value.size() <= 3 * most) return value;
+    refuse_message(join_message("'", type_, "' has ", value.size(), " bytes in '", name,
+                                "', expected ", 3 * most, " at most"));
+  }
+
+  [[noreturn]] void missing(const char* name, const char* expected) const {
+    refuse_message(join_message("'", type_, "' has no '", name, "', expected ", expected));
+  }
+
+  const Json& json_;
+  std::string type_;
+};
+
+constexpr int kMostInt = std::numeric_limits<int>::max();
+constexpr std::int64_t kMostInteger = std::numeric_limits<std::int64_t>::max();
+
+Json json_of(const Challenge& message) {
+  return {{"type", "challenge"},
+          {"protocol", message.protocol},
+          {"version", message.version},
+          {"nonce", message.nonce},
+          {"secret", message.needs_secret}};
+}
+
+Json json_of(const Hello& message) {
+  Json json = {{"type", "hello"},
+               {"protocol", message.protocol},
+               {"version", message.version},
+               {"nonce", message.nonce},
+               {"host", one_line(message.host, kLongestName)},
+               {"machine", one_line(message.machine, kLongestName)},
+               {"process", message.process},
+               {"node_id", one_line(message.node_id, kLongestName)},
+               {"ranks", message.ranks},
+               {"program", one_line(message.program.path, kLongestPath)},
+               {"program_bytes", message.program.bytes},
+               {"program_checksum", message.program.checksum}};
+  if (message.workers) json["workers"] = *message.workers;
+  return json;
+}
+
+Json json_of(const Accepted& message) {
+  return {{"type", "accepted"}, {"wait_ms", message.wait_ms}};
+}
+
+Json json_of(const Assignment& message) {
+  return {{"type", "assigned"},
+          {"rank", message.first_rank},
+          {"world_size", message.world_size},
+          {"local_rank", message.first_local_rank},
+          {"local_world_size", message.local_world_size},
+          {"node_rank", message.node_rank},
+          {"nodes", message.nodes},
+          {"store_port", message.store_port},
+          {"run_id", message.run_id}};
+}
+
+Json json_of(const Refused& message) {
+  return {{"type", "refused"},
+          {"reason", many_lines(message.reason, kLongestText)},
+          {"hint", many_lines(message.hint, kLongestPath)}};
+}
+
+Json json_of(const RankEnded& message) {
+  return {{"type", "ended"},
+          {"rank", message.rank},
+          {"process", message.process},
+          {"code", message.code},
+          {"how", one_line(message.how, kLongestName)},
+          {"log", one_line(message.log, kLongestPath)}};
+}
+
+Json json_of(const EndRequest& message) {
+  return {{"type", "end"},
+          {"reason", many_lines(message.reason, kLongestText)},
+          {"code", message.code},
+          {"grace_ms", message.grace_ms}};
+}
+
+Challenge challenge_of(const Fields& fields) {
+  return {.protocol = fields.number("protocol", 0, kMostInt),
+          .version = fields.text("version"),
+          .nonce = fields.text("nonce"),
+          .needs_secret = fields.flag("secret")};
+}
+
+Hello hello_of(const Fields& fields) {
+  Hello message{.protocol = fields.number("protocol", 0, kMostInt),
+                .version = fields.text("version"),
+                .nonce = fields.text("nonce"),
+                .host = fields.text("host"),
+                .machine = fields.text("machine"),
+                .process = fields.number("process", 1, kMostInt),
+                .node_id = fields.text("node_id"),
+                .ranks = fields.number("ranks", 1, kMostRanksOfWorker),
+                .workers = std::nullopt,
+                .program = {.path = fields.text("program", kLongestPath),
+                            .bytes = fields.integer("program_bytes", 0, kMostInteger),
+                            .checksum = fields.text("program_checksum")}};
+  if (fields.has("workers")) message.workers = fields.number("workers", 1, kMostInWorld);
+  return message;
+}
+
+Assignment assignment_of(const Fields& fields) {
+  const int world_size = fields.number("world_size", 1, kMostInWorld);
+  const int local_world_size = fields.number("local_world_size", 1, world_size);
+  const int nodes = fields.number("nodes", 1, world_size);
+  return {.first_rank = fields.number("rank", 0, world_size - 1),
+          .world_size = world_size,
+          .first_local_rank = fields.number("local_rank", 0, local_world_size - 1),
+          .local_world_size = local_world_size,
+          .node_rank = fields.number("node_rank", 0, nodes - 1),
+          .nodes = nodes,
+          .store_port = fields.number("store_port", 1, 65535),
+          .run_id = fields.text("run_id")};
+}
+
+RankEnded rank_ended_of(const Fields& fields) {
+  return {.rank = fields.number("rank", 0, kMostInWorld - 1),
+          .process = fields.number("process", 0, kMostInt),
+          .code = fields.number("code", 0, 255),
+          .how = fields.text("how"),
+          .log = fields.text("log", kLongestPath)};
+}
+
+EndRequest end_request_of(const Fields& fields) {
+  return {.reason = fields.lines("reason", kLongestText),
+          .code = fields.number("code", 1, 255),
+          .grace_ms = fields.integer("grace_ms", 0, kMostInt)};
+}
+
+}  // namespace
+
+std::string encode(const Message& message) {
+  const Json json = std::visit([](const auto& one) { return json_of(one); }, message);
+  return json.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
+                   Json::error_handler_t::replace);
+}
+
+Message decode(std::string_view json) {
+  constexpr std::size_t kDeepest = 4;
+  if (json_depth(json) > kDeepest) refuse_message("is nested too deeply");
+  const Json parsed = Json::parse(json, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) refuse_message("is no JSON object");
+  const std::string type = Fields(parsed, "").text("type");
+  const Fields fields(parsed, type);
+  if (type == "challenge") return challenge_of(fields);
+  if (type == "hello") return hello_of(fields);
+  if (type == "accepted") return Accepted{.wait_ms = fields.integer("wait_ms", 0, kMostInt)};
+  if (type == "assigned") return assignment_of(fields);
+  if (type == "refused") {
+    return Refused{.reason = fields.lines("reason", kLongestText),
+                   .hint = fields.lines("hint", kLongestPath)};
+  }
+  if (type == "ended") return rank_ended_of(fields);
+  if (type == "end") return end_request_of(fields);
+  refuse_message(join_message("has the unknown type '", type, "'"));
+}
+
+}  // namespace trireme::launch

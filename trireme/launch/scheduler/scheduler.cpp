@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/scheduler/scheduler.h>
+
+#include <trireme/base/broken_pipe_guard.h>
+#include <trireme/base/warning.h>
+#include <trireme/launch/listening_socket.h>
+#include <trireme/launch/scheduler/scheduler_loop.h>
+#include <trireme/launch/secret.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <optional>
+#include <utility>
+
+namespace trireme::launch {
+namespace {
+
+AddressNames names_of(const SchedulerOptions& options) {
+  return {.address = options.host_source,
+          .port = options.port_source,
+          .not_of_this_host =
+              "give an address of the host on which the scheduler runs, as workers "
+              "reach it; 0.0.0.0 listens at all of them",
+          .port_in_use = ", the same for the scheduler and all workers"};
+}
+
+bool is_loopback_name(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+// Returns true if only processes of this host can connect to a socket.
+bool is_at_loopback(const ListeningSocket& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  ::getsockname(socket.fd.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  if (address.ss_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+  const auto host = ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr);
+  return host >> IN_CLASSA_NSHIFT == IN_LOOPBACKNET;
+}
+
+void warn_of(const SchedulerOptions& options, const ListeningSocket& socket) {
+  const bool is_loopback = is_at_loopback(socket);
+  if (is_loopback && !is_loopback_name(options.place.host)) {
+    warn(options.host_source, " is '", options.place.host,
+         "', which is a loopback address here, so that other hosts cannot reach it. hint: give "
+         "an address of this host, or correct /etc/hosts");
+  }
+  if (!is_loopback && options.secret.empty()) {
+    warn("whoever reaches ", text_of(options.place),
+         " can take part in the run. hint: set TRIREME_SECRET to the same random text for the "
+         "scheduler and all workers, for instance from: openssl rand -hex 16");
+  }
+}
+
+}  // namespace
+
+int run_scheduler(const SchedulerOptions& options) {
+  check_secret(options.secret);
+  // Whoever reads the output, or is connected to the store, may go.
+  const BrokenPipeGuard guard;
+  ListeningSocket listening = listen_at(options.place.host, options.place.port, names_of(options));
+  ListeningSocket store = listen_at(options.place.host, std::nullopt, names_of(options));
+  warn_of(options, listening);
+  return SchedulerLoop(options, std::move(listening), std::move(store)).run();
+}
+
+}  // namespace trireme::launch

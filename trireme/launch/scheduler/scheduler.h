@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scheduler of a run: waits for the workers, gives each its rank, serves the store through
+// which they find each other, and ends all of them if one fails. It does not train. The messages
+// are described in docs/formats/scheduler.md.
+#pragma once
+
+#include <trireme/launch/role.h>
+#include <trireme/launch/scheduler/served_store.h>
+
+#include <chrono>
+#include <string>
+
+namespace trireme::launch {
+
+/// The port of a scheduler if none is given.
+inline constexpr int kDefaultSchedulerPort = 29500;
+
+/// The options of a scheduler.
+struct SchedulerOptions {
+  /// The address to listen at. Other interfaces of this host do not listen, unless the host is
+  /// `0.0.0.0` or `::`.
+  HostAndPort place{.host = "127.0.0.1", .port = kDefaultSchedulerPort};
+  /// The option or variable that gives the host, for errors.
+  std::string host_source = "--host";
+  /// The option or variable that gives the port, for errors.
+  std::string port_source = "--port";
+  /// The number of ranks in the world.
+  int workers = 1;
+  /// The longest time until the world is complete.
+  std::chrono::milliseconds timeout{std::chrono::seconds{300}};
+  /// The time between SIGTERM and SIGKILL for ranks that must end.
+  std::chrono::milliseconds grace{std::chrono::seconds{5}};
+  /// The time in which a connection must introduce itself, and in which a refused worker must go.
+  std::chrono::milliseconds patience{std::chrono::seconds{5}};
+  /// The secret of the run (launch/secret.h). With it, only workers that have it are answered.
+  std::string secret;
+  /// Starts to serve the store.
+  StoreStarter start_store;
+};
+
+/// Schedules one run and returns its result: 0 if all ranks ended with 0, otherwise the code of the
+/// rank that failed first, 128 plus the signal by which this process was asked to stop, or 1 if the
+/// world was not complete in time, a worker disappeared, or the store failed. Reports to standard
+/// error.
+///
+/// Blocking. Handles SIGINT, SIGTERM and SIGHUP meanwhile, unless the program handles or ignores
+/// them. Throws ConfigError if the port or the store cannot be served.
+int run_scheduler(const SchedulerOptions& options);
+
+}  // namespace trireme::launch

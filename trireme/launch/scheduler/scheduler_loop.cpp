@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/scheduler/scheduler_loop.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/warning.h>
+#include <trireme/launch/run/exit_report.h>
+#include <trireme/launch/secret.h>
+#include <trireme/version.h>
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace trireme::launch {
+namespace {
+
+// The limits of what strangers can use up.
+constexpr std::size_t kMostStrangers = 256;
+constexpr std::size_t kLongestHello = std::size_t{32} << 10;
+
+bool is_any_address(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
+std::string address_of(const sockaddr_storage& address, socklen_t length) {
+  std::array<char, NI_MAXHOST> text{};
+  const int failure = ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length,
+                                    text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  std::string found = failure == 0 ? text.data() : "unknown address";
+  constexpr std::string_view kMapped = "::ffff:";  // an IPv4 client of an IPv6 socket
+  return found.starts_with(kMapped) ? found.substr(kMapped.size()) : found;
+}
+
+}  // namespace
+
+SchedulerLoop::SchedulerLoop(const SchedulerOptions& options, ListeningSocket listening,
+                             ListeningSocket store)
+    : options_(options),
+      listening_(std::move(listening)),
+      store_port_(store.port),
+      store_(options.start_store(
+          {.listening_socket = std::move(store.fd),
+           .address = is_any_address(options.place.host) ? "localhost" : options.place.host,
+           .port = store_port_,
+           .timeout = options.timeout,
+           .secret = options.secret})),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      reserve_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      roster_(options.workers),
+      deadline_(Clock::now() + options.timeout) {
+  if (!epoll_ || !reserve_) {
+    throw ConfigError(join_message("cannot open descriptors: ", describe_errno(errno)),
+                      "check ulimit -n");
+  }
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  ::fcntl(listening_.fd.get(), F_SETFL, O_NONBLOCK);
+}
+
+int SchedulerLoop::run() {
+  watch(listening_.fd.get(), kListening, EPOLLIN, EPOLL_CTL_ADD);
+  watch(signals_.fd(), kSignals, EPOLLIN, EPOLL_CTL_ADD);
+  if (store_->fd() >= 0) watch(store_->fd(), kStore, EPOLLIN, EPOLL_CTL_ADD);
+  note("the scheduler (process ", ::getpid(), ") listens at ", text_of(options_.place),
+       " and waits for ", describe_count(static_cast<std::size_t>(options_.workers), "worker"));
+  while (!is_finished()) {
+    // The kernel returns descriptors in the order in which they became ready, so that the worker
+    // that failed first is handled first.
+    std::array<epoll_event, 64> events{};
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                   milliseconds_to_wait());
+    for (int i = 0; i < count; ++i) handle(events.at(static_cast<std::size_t>(i)).data.u64);
+    handle_deadlines();
+    update_watches();
+  }
+  report_end();
+  return code_;
+}
+
+void SchedulerLoop::handle(std::uint64_t tag) {
+  switch (tag) {
+    case kListening:
+      return accept_all();
+    case kStore:
+      return handle_store();
+    case kSignals:
+      return handle_signals();
+    default:
+      return read_from(static_cast<int>(tag));
+  }
+}
+
+void SchedulerLoop::accept_all() {
+  // Workers that are connected already are handled in between.
+  constexpr int kMostAtOnce = 64;
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    UniqueFd socket(::accept4(listening_.fd.get(), reinterpret_cast<sockaddr*>(&address), &length,
+                              SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket) {
+      accept_one(std::move(socket), address_of(address, length));
+    } else if (errno == EMFILE || errno == ENFILE) {
+      reserve_.reset();
+      const UniqueFd refused(::accept4(listening_.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (refused) ++strangers_;
+      reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    } else {
+      return;
+    }
+  }
+}
+
+void SchedulerLoop::accept_one(UniqueFd socket, const std::string& address) {
+  make_room();
+  const int key = next_key_++;
+  const std::string nonce = make_secret();
+  Peer& peer = peers_
+                   .try_emplace(key,
+                                Channel(std::move(socket), ChannelSide::kScheduler, options_.secret,
+                                        kLongestHello),
+                                address, nonce, Clock::now() + options_.patience)
+                   .first->second;
+  peer.channel.send(encode(Challenge{
+      .version = TRIREME_VERSION, .nonce = nonce, .needs_secret = !options_.secret.empty()}));
+  peer.channel.begin_session(nonce);
+  peer.watched = EPOLLIN;
+  watch(peer.channel.fd(), static_cast<std::uint64_t>(key), EPOLLIN, EPOLL_CTL_ADD);
+}
+
+// Drops the oldest stranger if there are too many. A worker that is dropped tries again.
+void SchedulerLoop::make_room() {
+  const auto most = kMostStrangers + static_cast<std::size_t>(options_.workers);
+  const auto is_stranger = [](const auto& one) { return one.second.state != Peer::State::kMember; };
+  if (static_cast<std::size_t>(std::ranges::count_if(peers_, is_stranger)) < most) return;
+  drop_stranger(std::ranges::find_if(peers_, is_stranger)->first, "there were too many");
+}
+
+void SchedulerLoop::read_from(int key) {
+  const auto found = peers_.find(key);
+  if (found == peers_.end()) return;
+  Peer& peer = found->second;
+  peer.channel.flush();
+  try {
+    while (const auto text = peer.channel.receive()) {
+      if (peer.state == Peer::State::kRefused) continue;
+      const Message message = decode(*text);
+      if (const auto* hello = std::get_if<Hello>(&message);
+          hello != nullptr && peer.state == Peer::State::kStranger) {
+        introduce(key, peer, *hello);
+      } else if (const auto* end = std::get_if<RankEnded>(&message);
+                 end != nullptr && peer.state == Peer::State::kMember) {
+        handle_rank_ended(peer, *end);
+      } else {
+        throw CommError("a message came that a worker does not send at this time", "");
+      }
+    }
+  } catch (const CommError& wrong) {
+    if (peer.state == Peer::State::kStranger) return drop_stranger(key, wrong.what());
+    note("closes the connection of ", describe(peer.hello, peer.address), ": ", wrong.what());
+    peer.channel.close();
+  }
+  if (peer.channel.end() != ChannelEnd::kNone) lose(key);
+}
+
+void SchedulerLoop::drop_stranger(int key, const std::string& why) {
+  Peer& peer = peers_.at(key);
+  if (++strangers_ <= kMostReported) note("dropped a connection from ", peer.address, ": ", why);
+  // A worker that has another secret cannot read this answer, and learns from that that it has.
+  if (peer.channel.end() == ChannelEnd::kWrongCode)
+    peer.channel.send(encode(Refused{.reason = why, .hint = ""}));
+  peers_.erase(key);
+}
+
+void SchedulerLoop::handle_deadlines() {
+  const auto now = Clock::now();
+  std::vector<int> late;
+  for (const auto& [key, peer] : peers_) {
+    if (peer.state != Peer::State::kMember && now >= peer.deadline) late.push_back(key);
+  }
+  for (const int key : late) {
+    if (peers_.at(key).state == Peer::State::kRefused) {
+      peers_.erase(key);
+    } else {
+      drop_stranger(key, join_message("it did not introduce itself within ",
+                                      options_.patience.count(), " ms"));
+    }
+  }
+  if (phase_ == Phase::kForming && now >= deadline_) give_up_waiting();
+}
+
+void SchedulerLoop::update_watches() {
+  for (auto& [key, peer] : peers_) {
+    const std::uint32_t wanted =
+        peer.channel.wants_to_write() ? EPOLLIN | EPOLLOUT : static_cast<std::uint32_t>(EPOLLIN);
+    if (wanted == peer.watched || peer.channel.fd() < 0) continue;
+    peer.watched = wanted;
+    watch(peer.channel.fd(), static_cast<std::uint64_t>(key), wanted, EPOLL_CTL_MOD);
+  }
+}
+
+int SchedulerLoop::milliseconds_to_wait() const {
+  auto next = deadline_;
+  for (const auto& [key, peer] : peers_) {
+    if (peer.state != Peer::State::kMember) next = std::min(next, peer.deadline);
+  }
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000));
+}
+
+void SchedulerLoop::watch(int fd, std::uint64_t tag, std::uint32_t events, int operation) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  ::epoll_ctl(epoll_.get(), operation, fd, &event);
+}
+
+}  // namespace trireme::launch

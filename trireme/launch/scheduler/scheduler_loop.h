@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The event loop of a scheduler: one thread with one epoll, which never waits for a single peer.
+// scheduler_loop.cpp handles connections, and scheduler_world.cpp forms and ends the world.
+#pragma once
+
+#include <trireme/base/unique_fd.h>
+#include <trireme/launch/listening_socket.h>
+#include <trireme/launch/scheduler/messages.h>
+#include <trireme/launch/scheduler/peer.h>
+#include <trireme/launch/scheduler/roster.h>
+#include <trireme/launch/scheduler/scheduler.h>
+#include <trireme/launch/scheduler/served_store.h>
+#include <trireme/launch/scheduler/stop_signals.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace trireme::launch {
+
+/// Schedules one run. Not thread-safe. Call `run` once.
+class SchedulerLoop {
+ public:
+  /// Prepares the run; nobody is answered yet.
+  /// @param options the options of the scheduler; they must outlive this object.
+  /// @param listening the socket to which workers connect.
+  /// @param store the socket of the store.
+  SchedulerLoop(const SchedulerOptions& options, ListeningSocket listening, ListeningSocket store);
+
+  /// Serves workers until the run has ended, and returns its result.
+  int run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Phase { kForming, kRunning, kEnding };
+  enum Tag : std::uint64_t { kListening, kStore, kSignals, kFirstPeer };
+
+  // The number of lines about strangers and refused workers.
+  static constexpr int kMostReported = 100;
+
+  void handle(std::uint64_t tag);
+  void accept_all();
+  void accept_one(UniqueFd socket, const std::string& address);
+  void make_room();
+  void read_from(int key);
+  void drop_stranger(int key, const std::string& why);
+  void handle_deadlines();
+  void update_watches();
+  int milliseconds_to_wait() const;
+  void watch(int fd, std::uint64_t tag, std::uint32_t events, int operation);
+
+  void introduce(int key, Peer& peer, const Hello& hello);
+  void refuse(Peer& peer, const Refused& refusal);
+  void begin();
+  void handle_rank_ended(Peer& peer, const RankEnded& end);
+  void lose(int key);
+  void handle_signals();
+  void handle_store();
+  void fail(const std::string& reason, int code);
+  void give_up_waiting();
+  bool is_finished() const;
+  std::string describe_world() const;
+  void report_end() const;
+
+  const SchedulerOptions& options_;
+  ListeningSocket listening_;
+  int store_port_ = 0;
+  std::unique_ptr<ServedStore> store_;
+  StopSignals signals_;
+  UniqueFd epoll_;
+  UniqueFd reserve_;  // closed to accept a connection when there are no free descriptors
+  Roster roster_;
+  std::map<int, Peer> peers_;  // by a key that is never used again
+  int next_key_ = static_cast<int>(kFirstPeer);
+  Phase phase_ = Phase::kForming;
+  Clock::time_point deadline_;
+  std::int64_t strangers_ = 0;  // connections that were dropped
+  std::int64_t refused_ = 0;    // workers that were refused
+  int ended_by_us_ = 0;
+  int code_ = 0;
+};
+
+}  // namespace trireme::launch

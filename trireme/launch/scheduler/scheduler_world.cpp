@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forms the world of a scheduler, and ends it.
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+#include <trireme/base/warning.h>
+#include <trireme/launch/run/exit_report.h>
+#include <trireme/launch/scheduler/scheduler_loop.h>
+#include <trireme/launch/secret.h>
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace trireme::launch {
+namespace {
+
+// The time for which the scheduler waits for processes that end.
+constexpr std::chrono::seconds kEndPatience{10};
+
+}  // namespace
+
+void SchedulerLoop::introduce(int key, Peer& peer, const Hello& hello) {
+  peer.channel.begin_session(peer.nonce + hello.nonce);
+  peer.channel.set_longest(kLongestMessage);
+  peer.hello = hello;
+  if (phase_ == Phase::kEnding) {
+    return refuse(peer, {.reason = "the run has ended", .hint = "start it again"});
+  }
+  if (const auto refusal = roster_.objection(hello, peer.address)) return refuse(peer, *refusal);
+  peer.state = Peer::State::kMember;
+  roster_.add(key, hello, peer.address);
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
+  peer.channel.send(encode(Accepted{.wait_ms = std::max<std::int64_t>(0, left)}));
+  if (roster_.is_complete()) begin();
+}
+
+void SchedulerLoop::refuse(Peer& peer, const Refused& refusal) {
+  if (++refused_ <= kMostReported) note("refused a worker: ", refusal.reason);
+  peer.state = Peer::State::kRefused;
+  peer.deadline = Clock::now() + options_.patience;
+  peer.channel.send(encode(refusal));
+}
+
+// All workers have come: tells each its place.
+void SchedulerLoop::begin() {
+  constexpr int kRandomDigits = 8;
+  const std::string run_id = join_message(host_name(), "-", ::getpid(), "-", options_.place.port,
+                                          "-", make_secret().substr(0, kRandomDigits));
+  phase_ = Phase::kRunning;
+  deadline_ = Clock::time_point::max();
+  for (const auto& [key, place] : roster_.assign(store_port_, run_id)) {
+    Peer& peer = peers_.at(key);
+    peer.place = place;
+    peer.channel.send(encode(place));
+  }
+  note(describe_world());
+}
+
+void SchedulerLoop::handle_rank_ended(Peer& peer, const RankEnded& end) {
+  const int index = end.rank - peer.place.first_rank;
+  if (phase_ == Phase::kForming || index < 0 || index >= peer.hello.ranks)
+    throw CommError(
+        join_message("it said that rank ", end.rank, " has ended, which is not its own"), "");
+  peer.ended.insert(end.rank);
+  if (end.code != 0 && phase_ == Phase::kRunning) fail(describe_failure(peer, end), end.code);
+  const bool all_ended = std::ranges::all_of(peers_, [](const auto& one) {
+    return one.second.state != Peer::State::kMember || one.second.is_done();
+  });
+  if (phase_ == Phase::kRunning && all_ended) deadline_ = Clock::now() + kEndPatience;
+}
+
+void SchedulerLoop::lose(int key) {
+  Peer& peer = peers_.at(key);
+  if (peer.state == Peer::State::kStranger) {
+    // Whoever checks whether the port is open says nothing and goes.
+    const ChannelEnd end = peer.channel.end();
+    if (end == ChannelEnd::kOversized) return drop_stranger(key, "it does not speak the protocol");
+    if (end == ChannelEnd::kWrongCode)
+      return drop_stranger(key, "it does not have the secret of the run (TRIREME_SECRET)");
+  } else if (peer.state == Peer::State::kMember && phase_ == Phase::kForming) {
+    note(describe(peer.hello, peer.address), " has gone before the world was complete");
+    roster_.remove(key);
+  } else if (peer.state == Peer::State::kMember && phase_ == Phase::kRunning && !peer.is_done()) {
+    const std::string reason = describe_loss(peer);
+    for (int i = 0; i < peer.hello.ranks; ++i) peer.ended.insert(peer.place.first_rank + i);
+    fail(reason, 1);
+  }
+  peers_.erase(key);
+}
+
+void SchedulerLoop::handle_signals() {
+  const auto signal = signals_.take();
+  if (!signal) return;
+  if (phase_ == Phase::kEnding) {
+    deadline_ = Clock::now();
+    return;
+  }
+  fail("the scheduler got " + describe_signal(*signal), 128 + *signal);
+}
+
+void SchedulerLoop::handle_store() {
+  const std::string failure = store_->failure();
+  if (failure.empty()) return;
+  watch(store_->fd(), kStore, 0, EPOLL_CTL_DEL);
+  if (phase_ != Phase::kEnding) fail("the store failed: " + failure, 1);
+}
+
+// Ends the run with a code: tells all workers why.
+void SchedulerLoop::fail(const std::string& reason, int code) {
+  const bool was_forming = phase_ == Phase::kForming;
+  phase_ = Phase::kEnding;
+  code_ = code;
+  note(reason);
+  for (auto& [key, peer] : peers_) {
+    if (peer.state != Peer::State::kMember || peer.is_done()) continue;
+    if (was_forming) {
+      peer.channel.send(encode(Refused{.reason = reason, .hint = ""}));
+      continue;
+    }
+    ended_by_us_ += peer.hello.ranks - static_cast<int>(peer.ended.size());
+    peer.channel.send(
+        encode(EndRequest{.reason = reason, .code = code, .grace_ms = options_.grace.count()}));
+  }
+  deadline_ = Clock::now() + options_.grace + kEndPatience;
+}
+
+void SchedulerLoop::give_up_waiting() {
+  const std::chrono::duration<double> waited = options_.timeout;
+  fail(join_message("waited ", waited.count(), " s for ",
+                    describe_count(static_cast<std::size_t>(options_.workers), "worker"), ", ",
+                    roster_.ranks(), " came:\n", roster_.describe_all(),
+                    "\n  hint: look at the output of the missing workers, and at the lines above "
+                    "about workers that were refused; TRIREME_TIMEOUT or --timeout sets the "
+                    "deadline in seconds"),
+       1);
+}
+
+bool SchedulerLoop::is_finished() const {
+  if (phase_ == Phase::kForming) return false;
+  if (Clock::now() >= deadline_) return true;
+  return std::ranges::none_of(
+      peers_, [](const auto& one) { return one.second.state == Peer::State::kMember; });
+}
+
+std::string SchedulerLoop::describe_world() const {
+  constexpr std::size_t kMost = 32;
+  std::map<int, const Peer*> by_rank;
+  for (const auto& [key, peer] : peers_) {
+    if (peer.state == Peer::State::kMember) by_rank.emplace(peer.place.first_rank, &peer);
+  }
+  std::string text = join_message(
+      "the world is complete: ", describe_count(static_cast<std::size_t>(options_.workers), "rank"),
+      " on ",
+      describe_count(static_cast<std::size_t>(by_rank.begin()->second->place.nodes), "host"));
+  std::size_t lines = 0;
+  for (const auto& [rank, peer] : by_rank) {
+    if (++lines > kMost) return text + join_message("\n  and ", by_rank.size() - kMost, " more");
+    const int last = rank + peer->hello.ranks - 1;
+    text += join_message("\n  rank", last > rank ? "s " : " ", rank,
+                         last > rank ? join_message("-", last) : "", ": ",
+                         describe(peer->hello, peer->address));
+  }
+  return text;
+}
+
+void SchedulerLoop::report_end() const {
+  const auto left = std::ranges::count_if(
+      peers_, [](const auto& one) { return one.second.state == Peer::State::kMember; });
+  if (left > 0) {
+    note(describe_count(static_cast<std::size_t>(left), "worker"),
+         " did not end in time, and the scheduler does not wait any longer");
+  }
+  if (ended_by_us_ > 0) {
+    note(describe_count(static_cast<std::size_t>(ended_by_us_), "other rank"),
+         ended_by_us_ == 1 ? " was" : " were", " ended");
+  }
+  if (strangers_ > kMostReported)
+    note(strangers_, " connections in all were dropped because they were not those of workers");
+  if (refused_ > kMostReported) note(refused_, " workers in all were refused");
+  if (code_ == 0) note("all ", options_.workers, " ranks have ended with 0");
+}
+
+}  // namespace trireme::launch

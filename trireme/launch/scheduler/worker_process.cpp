@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/scheduler/worker_process.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/warning.h>
+
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace trireme::launch {
+namespace {
+
+// What is needed until the process ends. It is never destroyed, because a thread and an exit
+// handler use it.
+struct Followed {
+  explicit Followed(WorkerConnection given) : connection(std::move(given)) {}
+
+  std::mutex mutex;  // for the connection
+  WorkerConnection connection;
+  pid_t process = ::getpid();
+  std::atomic<bool> is_exiting = false;
+};
+
+Followed* followed = nullptr;
+
+void tell_exit(int status, void* /*unused*/) {
+  if (::getpid() != followed->process) return;  // a forked child
+  followed->is_exiting = true;
+  const std::lock_guard lock(followed->mutex);
+  const auto code = static_cast<int>(static_cast<unsigned>(status) & 0xffU);
+  followed->connection.say_ended({.rank = followed->connection.place().first_rank,
+                                  .process = followed->process,
+                                  .code = code,
+                                  .how = join_message("exited with code ", code)});
+}
+
+// While a child had the connection, the scheduler would not notice that the worker has died.
+void close_in_child() { ::close(followed->connection.fd()); }
+
+std::optional<EndRequest> receive_request() {
+  const std::lock_guard lock(followed->mutex);
+  return followed->connection.receive();
+}
+
+void watch_scheduler() {
+  const int fd = followed->connection.fd();
+  while (!followed->is_exiting) {
+    pollfd waited{.fd = fd, .events = POLLIN, .revents = 0};
+    if (::poll(&waited, 1, -1) < 0) continue;
+    const auto request = receive_request();
+    if (followed->is_exiting) return;
+    if (!request) continue;
+    note("rank ", followed->connection.place().first_rank, " is ended by its scheduler at ",
+         text_of(followed->connection.scheduler()), ": ", request->reason);
+    ::kill(followed->process, SIGTERM);
+    ::poll(nullptr, 0, static_cast<int>(request->grace_ms));
+    ::kill(followed->process, SIGKILL);
+  }
+}
+
+void set_variable(const char* name, const std::string& value) {
+  ::setenv(name, value.c_str(), /*replace=*/1);  // NOLINT(concurrency-mt-unsafe): as documented
+}
+
+}  // namespace
+
+void set_rank_variables(const WorkerConnection& connection) {
+  const Assignment& place = connection.place();
+  set_variable("RANK", std::to_string(place.first_rank));
+  set_variable("WORLD_SIZE", std::to_string(place.world_size));
+  set_variable("LOCAL_RANK", std::to_string(place.first_local_rank));
+  set_variable("LOCAL_WORLD_SIZE", std::to_string(place.local_world_size));
+  set_variable("GROUP_RANK", std::to_string(place.node_rank));
+  set_variable("GROUP_WORLD_SIZE", std::to_string(place.nodes));
+  set_variable("MASTER_ADDR", connection.scheduler().host);
+  set_variable("MASTER_PORT", std::to_string(place.store_port));
+  set_variable("TORCHELASTIC_USE_AGENT_STORE", "True");
+  set_variable("TORCHELASTIC_RESTART_COUNT", "0");
+  set_variable("TRIREME_RUN_ID", place.run_id);
+}
+
+void follow_scheduler(WorkerConnection connection) {
+  TRIREME_CHECK(followed == nullptr);
+  followed = new Followed(std::move(connection));  // NOLINT(cppcoreguidelines-owning-memory)
+  ::pthread_atfork(nullptr, nullptr, close_in_child);
+  ::on_exit(tell_exit, nullptr);
+  // The program's signals are for its own threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread(watch_scheduler).detach();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace trireme::launch
