@@ -110,6 +110,16 @@ TEST_F(Roles, EndWithTheCodeOfTheWorkerThatFailedFirst) {
                                   HasSubstr("rank 1 failed first: ")));
 }
 
+TEST_F(Roles, TellTheExceptionThatEndedAWorker) {
+  const Finished finished = script(two_workers("--uncaught"));
+  EXPECT_THAT(finished.output,
+              AllOf(HasSubstr("second ended with 134\n"), HasSubstr("first ended with 143\n"),
+                    HasSubstr("scheduler ended with 134\n")));
+  for (const char* name : {"scheduler", "first"})
+    EXPECT_THAT(log(name), HasSubstr(", 127.0.0.1) ended by an exception: The size of tensor a"));
+  EXPECT_THAT(log("second"), HasSubstr("world_program: uncaught c10::Error: The size of tensor"));
+}
+
 TEST_F(Roles, EndWhenAWorkerIsKilled) {
   const Finished finished = script(two_workers(
       "--waits", "until grep -q waits second.log; do sleep 0.05; done; kill -KILL $second"));

@@ -160,7 +160,7 @@ Json json_of(const RankEnded& message) {
           {"rank", message.rank},
           {"process", message.process},
           {"code", message.code},
-          {"how", one_line(message.how, kLongestName)},
+          {"how", many_lines(message.how, kLongestPath)},
           {"log", one_line(message.log, kLongestPath)}};
 }
 
@@ -213,7 +213,7 @@ RankEnded rank_ended_of(const Fields& fields) {
   return {.rank = fields.number("rank", 0, kMostInWorld - 1),
           .process = fields.number("process", 0, kMostInt),
           .code = fields.number("code", 0, 255),
-          .how = fields.text("how"),
+          .how = fields.lines("how", kLongestPath),
           .log = fields.text("log", kLongestPath)};
 }
 

@@ -2,6 +2,7 @@
 #include <trireme/launch/scheduler/worker_process.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/base/warning.h>
 
 #include <poll.h>
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -40,6 +42,24 @@ void tell_exit(int status, void* /*unused*/) {
                                   .process = followed->process,
                                   .code = code,
                                   .how = join_message("exited with code ", code)});
+}
+
+std::terminate_handler terminate_before = nullptr;
+
+// Tells the scheduler why this process is about to abort, because the end of the connection does
+// not say it.
+[[noreturn]] void tell_termination() {
+  const bool is_worker = ::getpid() == followed->process;
+  if (const auto exception = std::current_exception();
+      is_worker && exception != nullptr && !followed->is_exiting.exchange(true)) {
+    const std::lock_guard lock(followed->mutex);
+    followed->connection.say_ended({.rank = followed->connection.place().first_rank,
+                                    .process = followed->process,
+                                    .code = 128 + SIGABRT,
+                                    .how = "ended by an exception: " + message_of(exception)});
+  }
+  if (terminate_before != nullptr) terminate_before();
+  std::abort();
 }
 
 // While a child had the connection, the scheduler would not notice that the worker has died.
@@ -92,6 +112,7 @@ void follow_scheduler(WorkerConnection connection) {
   followed = new Followed(std::move(connection));  // NOLINT(cppcoreguidelines-owning-memory)
   ::pthread_atfork(nullptr, nullptr, close_in_child);
   ::on_exit(tell_exit, nullptr);
+  terminate_before = std::set_terminate(tell_termination);
   // The program's signals are for its own threads.
   sigset_t all;
   sigset_t before;

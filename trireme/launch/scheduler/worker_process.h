@@ -13,8 +13,8 @@ void set_rank_variables(const WorkerConnection& connection);
 
 /// Keeps the connection until the process ends. A thread waits for the scheduler's request to end:
 /// it prints the reason, and sends SIGTERM to this process and SIGKILL after the grace. At exit(),
-/// the exit code is told to the scheduler. Child processes do not inherit the connection. May be
-/// called once.
+/// the exit code is told to the scheduler, and so is an exception that nothing catches. Child
+/// processes do not inherit the connection. May be called once.
 void follow_scheduler(WorkerConnection connection);
 
 }  // namespace trireme::launch
