@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `trireme scheduler` and `trireme worker` with scripts as ranks.
+#include <trireme/base/machine.h>
 #include <trireme/launch/listening_socket.h>
 #include <trireme/launch/process_tree.h>
 
@@ -52,6 +53,18 @@ TEST(SchedulerCommand, FormsAWorldOfWorkersWithDifferentNumbersOfRanks) {
                     HasSubstr("the world is complete: 3 ranks on 1 host"), HasSubstr("ranks 0-1: "),
                     HasSubstr("node id a) with 2 ranks"), HasSubstr("rank 2: "),
                     HasSubstr("all 3 ranks have ended with 0")));
+}
+
+TEST(SchedulerCommand, CountsTheRanksOfAllWorkersOfAHostAgainstItsCores) {
+  const std::string port = free_port();
+  const std::string ranks = std::to_string(available_cores());
+  Launched one(worker_of(port, ranks, "exit 0"));
+  Launched two(worker_of(port, ranks, "exit 0"));
+  Launched scheduler(scheduler_of(port, std::to_string(2 * available_cores())));
+  EXPECT_EQ(one.wait(), 0) << one.error;
+  EXPECT_EQ(two.wait(), 0) << two.error;
+  EXPECT_EQ(scheduler.wait(), 0) << scheduler.error;
+  EXPECT_THAT(one.error, HasSubstr(" on this host would fit"));
 }
 
 TEST(SchedulerCommand, EndsAllWorkersWhenARankFails) {

@@ -115,7 +115,7 @@ std::chrono::milliseconds timeout_of(const RunOptions& options, const Environmen
 }
 
 // Returns a warning if all ranks together have more threads than cores, otherwise an empty text.
-std::string describe_crowding(int count, int threads, int cores) {
+std::string describe_crowding(int count, int threads, int cores, bool are_all_of_this_run) {
   if (static_cast<std::int64_t>(count) * threads <= cores) return "";
   const int fitting = std::max(1, cores / std::max(1, threads));
   return join_message(
@@ -123,8 +123,11 @@ std::string describe_crowding(int count, int threads, int cores) {
       threads == 1 ? "" : join_message(" of ", threads, " threads each (OMP_NUM_THREADS)"), " on ",
       cores, cores == 1 ? " core" : " cores",
       ": they take turns, which is slower than one thread for each core. hint: ",
-      count > cores ? join_message("-n ", fitting, " fits")
-                    : join_message("OMP_NUM_THREADS=", std::max(1, cores / count), " fits"));
+      count > cores
+          ? (are_all_of_this_run ? join_message("-n ", fitting, " fits")
+                                 : join_message(fitting, fitting == 1 ? " rank" : " ranks",
+                                                " on this host would fit"))
+          : join_message("OMP_NUM_THREADS=", std::max(1, cores / count), " fits"));
 }
 
 // Returns the share of the cores for `index` of `count` ranks. If there are fewer cores than ranks,
@@ -190,8 +193,9 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   // OMP_NUM_THREADS may be a list with a number for each nested level, which is not parsed here.
   const auto given_threads = variable_of(options, environment, "OMP_NUM_THREADS");
   const auto threads = given_threads ? parse_number<int>(*given_threads) : fair_threads;
-  if (const auto crowding = describe_crowding(place.local_world_size,
-                                              std::max(1, threads.value_or(1)), available_cores);
+  if (const auto crowding =
+          describe_crowding(place.local_world_size, std::max(1, threads.value_or(1)),
+                            available_cores, place.local_world_size == count);
       !crowding.empty()) {
     plan.warnings.push_back(crowding);
   }

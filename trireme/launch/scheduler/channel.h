@@ -19,7 +19,10 @@ namespace trireme::launch {
 inline constexpr std::size_t kLongestMessage = std::size_t{64} << 10;
 
 /// The side of a connection that this process is on.
-enum class ChannelSide { kScheduler, kWorker };
+enum class ChannelSide {
+  kScheduler,  ///< the scheduler's side
+  kWorker,     ///< the worker's side
+};
 
 /// The reason why a channel cannot be used any more.
 enum class ChannelEnd {

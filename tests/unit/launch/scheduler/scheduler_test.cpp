@@ -182,12 +182,12 @@ TEST(Scheduler, TakesALostConnectionForADeath) {
 }
 
 TEST(Scheduler, TellsWorkersAtTheDeadlineWhoCame) {
-  RunningScheduler scheduler(3, "", 2s);
+  RunningScheduler scheduler(3, "", 3s);
   auto first = join(scheduler.worker("a"));
   auto second = join(scheduler.worker("b"));
   for (auto* worker : {&first, &second}) {
     EXPECT_THAT(message_of<CommError>([&] { worker->get(); }),
-                AllOf(HasSubstr("has ended the run: waited 2 s for 3 workers, 2 came:"),
+                AllOf(HasSubstr("has ended the run: waited 3 s for 3 workers, 2 came:"),
                       HasSubstr("node id a)"), HasSubstr("node id b)")));
   }
   EXPECT_EQ(scheduler.wait(), 1);
@@ -249,7 +249,7 @@ TEST(Scheduler, IsNotDelayedByStrangers) {
 }
 
 TEST(Scheduler, DropsAStrangerThatSaysNothing) {
-  RunningScheduler scheduler(1, "", 60s, 200ms);
+  RunningScheduler scheduler(1, "", 60s, 1s);
   EXPECT_TRUE(await_end(scheduler.connect()));
   {
     auto worker = join(scheduler.worker());
