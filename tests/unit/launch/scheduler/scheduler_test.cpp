@@ -389,6 +389,25 @@ TEST(WorkerConnection, RecognizesThatAnotherProgramListens) {
                         " is no scheduler of Trireme"));
 }
 
+TEST(WorkerConnection, RefusesASchedulerOfAnotherVersion) {
+  const ListeningSocket listening = listen_on(Reach::kLoopback, std::nullopt);
+  const std::jthread server([&] {
+    Channel channel(UniqueFd(::accept(listening.fd.get(), nullptr, nullptr)),
+                    ChannelSide::kScheduler, "");
+    channel.send(encode(Challenge{.protocol = 99, .version = "9.9.9", .nonce = "ab"}));
+    while (channel.receive() || channel.end() == ChannelEnd::kNone) {
+      pollfd waited{.fd = channel.fd(), .events = POLLIN, .revents = 0};
+      ::poll(&waited, 1, kDeadlineMs);
+    }
+  });
+  WorkerOptions options;
+  options.scheduler = {.host = "127.0.0.1", .port = listening.port};
+  options.timeout = 60s;
+  EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{options}; }),
+              AllOf(HasSubstr("has version 9.9.9 of Trireme with protocol 99, this worker has "),
+                    HasSubstr(TRIREME_VERSION " with protocol 1")));
+}
+
 TEST(DescribeProgram, ComparesTheWholeFile) {
   const test::TemporaryFolder folder;
   const auto one = describe_program(folder.write("one", "abc").string());
