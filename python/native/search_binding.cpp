@@ -63,7 +63,7 @@ ParameterLayouts layouts_of(const std::vector<std::string>& texts) {
 void check_base(const Plan& base) {
   if (base.activation_bytes > 0 || base.offload_activations) {
     throw UsageError(
-        "the plan has activation_bytes or offload_activations, which predictions do not know",
+        "the plan has activation_bytes or offload_activations, which the search does not choose",
         "leave it out; the constraint memory_gib=40 limits the memory of a rank");
   }
   if (const std::string name = search::setting_of_search(base); !name.empty()) {

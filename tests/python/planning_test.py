@@ -153,7 +153,7 @@ class Searches(unittest.TestCase):
                 ({"constraints": ["tenser=2"]}, trireme.ConfigError, "did you mean 'tensor'?"),
                 ({"constraints": ["tensor=3"]}, trireme.UsageError, "no plan for 8 ranks"),
                 ({"plan": trireme.Plan(zero_level=2)}, trireme.UsageError, "which the search finds"),
-                ({"plan": trireme.Plan(activation_bytes=2)}, trireme.UsageError, "which predictions do not know"),
+                ({"plan": trireme.Plan(activation_bytes=2)}, trireme.UsageError, "which the search does not choose"),
                 ({"tensor_layouts": ["x"]}, trireme.UsageError, "tensor_layouts has 'x'"), ({"rows": 0}, trireme.UsageError, "rows")):
             with self.subTest(options=options), self.assertRaises(error) as caught:
                 self.find(model, **options)

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <deque>
 #include <limits>
+#include <utility>
 
 namespace trireme::graph {
 namespace {

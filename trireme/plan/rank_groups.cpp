@@ -17,8 +17,9 @@ double speed(const cluster::DeviceKind& kind) {
 // Whether groups of `extent` ranks beside each other lie alike on the hosts, wherever they begin.
 bool lie_alike(const cluster::Cluster& cluster, std::int64_t extent) {
   const std::int64_t devices = cluster.hosts.empty() ? 1 : cluster.hosts.front().devices;
+  // The last host may have fewer, where ranks do not fill it.
   const bool are_equal = std::ranges::all_of(cluster.hosts, [&](const cluster::Hosts& hosts) {
-    return hosts.devices == devices || &hosts == &cluster.hosts.back();
+    return hosts.devices == devices || (&hosts == &cluster.hosts.back() && hosts.count == 1);
   });
   const bool has_pods = std::ranges::any_of(cluster.links, [](const cluster::Links& links) {
     return links.level == cluster::LinkLevel::kPod;

@@ -77,7 +77,7 @@ std::vector<BucketExchange> reductions_of(const Bucket& bucket, const DataRanks&
            {.collective = Collective::kAllReduce,
             .bytes = bytes / static_cast<double>(ranks.shard),
             .ranks = ranks.all / ranks.shard,
-            .every = ranks.shard}};
+            .stride = ranks.shard}};
   }
   std::erase_if(all, [](const BucketExchange& exchange) { return exchange.ranks == 1; });
   return all;
@@ -88,10 +88,10 @@ BucketExchange gather_of(const Bucket& bucket, const DataRanks& ranks) {
 }
 
 double exchange_seconds(const RankGroups& groups, const BucketExchange& exchange) {
-  return exchange.every > 1 ? groups.seconds_of_every(kDataAxis, exchange.every,
-                                                      exchange.collective, exchange.bytes)
-                            : groups.seconds_of_part(kDataAxis, exchange.ranks, exchange.collective,
-                                                     exchange.bytes);
+  return exchange.stride > 1 ? groups.seconds_of_every(kDataAxis, exchange.stride,
+                                                       exchange.collective, exchange.bytes)
+                             : groups.seconds_of_part(kDataAxis, exchange.ranks,
+                                                      exchange.collective, exchange.bytes);
 }
 
 double bucket_memory(const std::vector<Bucket>& buckets, const Plan& plan) {

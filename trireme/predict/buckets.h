@@ -26,9 +26,9 @@ struct Bucket {
 /// A collective of a bucket along `data`.
 struct BucketExchange {
   Collective collective = Collective::kAllReduce;
-  double bytes = 0;        ///< size of the whole tensor (trireme::seconds)
-  std::int64_t ranks = 1;  ///< in a group: consecutive ranks along `data`, or every n-th
-  std::int64_t every = 1;  ///< the n of it
+  double bytes = 0;         ///< size of the whole tensor (trireme::seconds)
+  std::int64_t ranks = 1;   ///< in a group
+  std::int64_t stride = 1;  ///< the distance of neighbours in a group, along `data`
 };
 
 /// The sizes of the groups along `data` that exchange buckets.

@@ -45,17 +45,21 @@ struct ExplainedOperator {
   double flops() const noexcept { return call.flops / static_cast<double>(call.ranks_at_work); }
 };
 
+/// What a stage sends to a later one for each micro-batch. Gradients of as many bytes come back.
+struct ExplainedMessage {
+  int to = 0;          ///< the stage that receives it
+  double bytes = 0;    ///< of one rank
+  double seconds = 0;  ///< the time of the message; 0 to a stage on the same rank
+};
+
 /// One stage of a pipeline.
 struct ExplainedStage {
   int rank = 0;              ///< the coordinate along `pipe` of the ranks that run it
   std::string first_module;  ///< path of the module of its first operator
   std::string last_module;   ///< path of the module of its last operator
   double bytes = 0;          ///< parameters and buffers on the first of its ranks
-  /// Bytes that a rank passes to the next stage for each micro-batch; gradients of as many come
-  /// back. What later stages read as well passes through those between.
-  double sent_bytes = 0;
-  /// The time of such a message; 0 to a stage on the same rank.
-  double message_seconds = 0;
+  /// To the next stage, and directly to others that read its results.
+  std::vector<ExplainedMessage> messages;
 };
 
 /// The result of explain().

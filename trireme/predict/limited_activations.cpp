@@ -5,6 +5,7 @@
 #include <trireme/parallel/recompute/recompute_within.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -26,7 +27,8 @@ class UnitsOfStage {
       : record_(record), stage_(stage) {
     for (const int call : stage.backward) {
       for (const int read : record.call(call).reads) {
-        if (read < record.num_forward) kept_by_[record.call(call).forward_call].insert(read);
+        const bool is_kept = read < record.num_forward && !record.call(read).is_rematerialized;
+        if (is_kept) kept_by_[record.call(call).forward_call].insert(read);
       }
     }
     for (std::size_t i = 0; i < stage.forward.size(); ++i) {
@@ -70,7 +72,7 @@ class UnitsOfStage {
 
   RecomputeCost cost_of(int number) const {
     const OperatorCall& call = record_.call(number);
-    if (call.result_bytes <= 0 && call.writes_to < 0) return {};  // a view
+    if (call.is_view) return {};
     return {.flops = call.counted_flops, .bytes = call.result_bytes};
   }
 
@@ -137,13 +139,8 @@ class UnitsOfStage {
 
   // Results of earlier stages that forward reads.
   std::int64_t input_bytes() const {
-    std::set<int> inputs;
     double bytes = 0;
-    for (const int call : stage_.forward) {
-      for (const int read : record_.call(call).reads) {
-        if (!is_own(read) && inputs.insert(read).second) bytes += record_.call(read).result_bytes;
-      }
-    }
+    for (const auto& [call, received] : stage_.received) bytes += received;
     return whole_bytes(bytes);
   }
 
@@ -158,6 +155,10 @@ class UnitsOfStage {
         return record_.parameters[static_cast<std::size_t>(parameter)].requires_grad;
       });
       if (!has_parameter) continue;
+      // A graph counts the view of a weight as a result too.
+      for (const int parameter : call.parameters) {
+        if (call.is_view) bytes += record_.parameters[static_cast<std::size_t>(parameter)].bytes;
+      }
       for (const int kept : kept_by(number)) {
         if (is_own(kept) && held.insert(kept).second) bytes += record_.call(kept).result_bytes;
       }

@@ -84,8 +84,14 @@ class MemoryWalk {
            !record_.call(call).is_rematerialized;
   }
 
+  // The bytes of a result here: a stage receives only those of other stages that it reads.
+  double bytes_of(int call) const {
+    const auto received = stage_.received.find(call);
+    return received == stage_.received.end() ? record_.call(call).result_bytes : received->second;
+  }
+
   void make(int call) {
-    const double bytes = record_.call(call).result_bytes;
+    const double bytes = bytes_of(call);
     if (bytes > 0 && live_.insert(call).second) now_ += bytes;
   }
 
@@ -97,7 +103,7 @@ class MemoryWalk {
   }
 
   void drop(int call) {
-    if (live_.erase(call) > 0) now_ -= record_.call(call).result_bytes;
+    if (live_.erase(call) > 0) now_ -= bytes_of(call);
   }
 
   void free_after_forward(int call, int reader) {
@@ -152,8 +158,7 @@ class MemoryWalk {
 
   std::vector<std::pair<std::string, double>> modules() const {
     std::map<std::string, double> bytes;
-    for (const int call : live_)
-      bytes[record_.call(call).module] += record_.call(call).result_bytes;
+    for (const int call : live_) bytes[record_.call(call).module] += bytes_of(call);
     std::vector<std::pair<std::string, double>> sorted(bytes.begin(), bytes.end());
     std::ranges::stable_sort(sorted, std::ranges::greater(),
                              [](const auto& item) { return item.second; });

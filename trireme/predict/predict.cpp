@@ -4,6 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/cluster/operator_time.h>
 #include <trireme/cluster/units.h>
+#include <trireme/plan/check_plan.h>
+#include <trireme/plan/plan_schedule.h>
 #include <trireme/plan/rank_groups.h>
 #include <trireme/predict/buckets.h>
 #include <trireme/predict/element_bytes.h>
@@ -20,6 +22,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -59,7 +62,7 @@ class StepModel {
         micro_batches_(static_cast<int>(plan.micro_batches)) {}
 
   Prediction run() {
-    if (pipe_ > 1 || plan_.offload_activations) schedule_ = schedule_of(plan_, micro_batches_);
+    schedule_ = schedule_with_stages();
     make_stages();
     Prediction prediction = {.cluster = cluster_.name, .ranks = groups_.num_ranks()};
     if (!schedule_) {
@@ -99,6 +102,14 @@ class StepModel {
   }
 
  private:
+  // The schedule of a TrainingStep of several stages, or with copies to host memory.
+  std::optional<schedule::Schedule> schedule_with_stages() const {
+    if (!needs_training_step(plan_)) return {};
+    schedule::Schedule schedule = plan_schedule(plan_, micro_batches_);
+    if (schedule.num_stages() == 1 && !plan_.offload_activations) return {};
+    return schedule;
+  }
+
   int num_stages() const { return schedule_ ? schedule_->num_stages() : 1; }
   int rank_of(std::size_t stage) const {
     return schedule_ ? schedule_->rank_of(static_cast<int>(stage)) : 0;
@@ -107,13 +118,25 @@ class StepModel {
   void make_stages() {
     std::vector<StageWork> stages = divide(record_, plan_, num_stages());
     if (plan_.activation_bytes > 0) {
-      limit_activations(record_, schedule_ ? *schedule_ : schedule_of(plan_, micro_batches_),
+      limit_activations(record_, schedule_ ? *schedule_ : plan_schedule(plan_, micro_batches_),
                         plan_.activation_bytes, stages);
     }
     for (StageWork& work : stages) {
       stages_.push_back({.work = std::move(work)});
     }
+    if (schedule_) add_skipping_edges();
     for (std::size_t i = 0; i < stages_.size(); ++i) make_stage(i);
+  }
+
+  // What stages send beyond the next one goes there directly, and later stages wait for it.
+  void add_skipping_edges() {
+    for (std::size_t from = 0; from < stages_.size(); ++from) {
+      for (const auto& [to, bytes] : stages_[from].work.sent) {
+        const schedule::Edge edge = {.from = static_cast<int>(from), .to = to};
+        const bool is_known = std::ranges::find(schedule_->edges, edge) != schedule_->edges.end();
+        if (!is_known && !schedule::lists_messages(*schedule_)) schedule_->edges.push_back(edge);
+      }
+    }
   }
 
   void make_stage(std::size_t number) {
@@ -230,9 +253,7 @@ class StepModel {
                               .copy = copy_seconds(stage, times.stages.size()) / kMilli});
     }
     for (const schedule::Edge& edge : schedule_->edges) {
-      const double bytes = edge.to == edge.from + 1
-                               ? stages_[static_cast<std::size_t>(edge.from)].work.boundary_bytes
-                               : 0;
+      const double bytes = sent_bytes(schedule::item(stages_, edge.from).work, edge.to);
       times.communication.push_back(schedule_->crosses_ranks(edge)
                                         ? groups_.message_seconds(bytes,
                                                                   schedule_->rank_of(edge.from),
@@ -318,11 +339,10 @@ class StepModel {
   };
 
   HostRates host_rates(const cluster::DeviceKind& device) const {
-    double memory = 0;
+    double memory = std::numeric_limits<double>::infinity();
     for (const cluster::Hosts& hosts : cluster_.hosts) {
       if (hosts.device != device.name) continue;
-      const double share = hosts.memory_gb_per_s / static_cast<double>(hosts.devices);
-      memory = memory == 0 ? share : std::min(memory, share);
+      memory = std::min(memory, hosts.memory_gb_per_s / static_cast<double>(hosts.devices));
     }
     if (device.host_gb_per_s == 0 || (plan_.offload_optimizer && memory == 0)) {
       throw UsageError(
@@ -330,13 +350,14 @@ class StepModel {
               "the plan offloads to host memory, and cluster ", cluster_.name, " does not say ",
               device.host_gb_per_s == 0 ? "host_gb_per_s of device " + device.name
                                         : "memory_gb_per_s of the hosts of " + device.name),
-          "add the figure to the description of the cluster (docs/formats/cluster.md)");
+          "add the figure to the description of the cluster (docs/formats/cluster.md); devices "
+          "whose memory is that of the host have nothing to offload");
     }
     return {.copies = device.host_gb_per_s * kGiga, .memory = memory * kGiga};
   }
 
-  // The step of an optimizer in host memory: gradients are copied there, and parameters back.
-  // Parameters are copied while they are gathered, but nothing is computed meanwhile.
+  // The step of an optimizer in host memory: gradients are copied there, the host steps, and
+  // parameters are copied back, one after the other.
   double host_optimizer_seconds(int rank, double bytes) const {
     const cluster::DeviceKind& device = groups_.slowest_device(rank);
     const HostRates rates = host_rates(device);

@@ -4,8 +4,6 @@
 #include <trireme/base/error.h>
 #include <trireme/graph/balance.h>
 #include <trireme/graph/module_path.h>
-#include <trireme/schedule/generators/generators.h>
-#include <trireme/schedule/passes.h>
 
 #include <fnmatch.h>
 
@@ -13,7 +11,6 @@
 #include <cstddef>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -114,32 +111,47 @@ bool reads_parameter_of(const ModuleRecord& record, int call, const std::string&
   });
 }
 
-// The stage of each call of forward.
+// The first call of forward that reads a parameter of a module.
+int first_call_of(const ModuleRecord& record, const std::string& module) {
+  for (int call = 0; call < record.num_forward; ++call) {
+    if (reads_parameter_of(record, call, module)) return call;
+  }
+  throw UsageError(join_message("no parameter that forward reads is in module ", module,
+                                ", where plan.stages begins a stage"),
+                   "name modules by their paths; marks are not known to a prediction");
+}
+
+// The stage of each call of forward. A stage begins with the first call of its modules; stage 0
+// begins with forward.
 std::vector<int> named_stages(const ModuleRecord& record, const Plan& plan, int num_stages) {
-  std::vector<int> stages;
-  std::set<std::string> unused;
+  std::vector<std::pair<int, int>> begins;  // first call and stage of each module
   for (const auto& [name, stage] : plan.stages) {
-    unused.insert(name);
     if (stage >= num_stages) {
       throw UsageError(
           join_message("stage ", stage, " of ", name, " is not among the ", num_stages,
                        " stages of the plan"),
           "stages are counted from 0; chunks times the ranks along pipe is their number");
     }
+    begins.emplace_back(first_call_of(record, name), stage);
   }
-  int current = 0;
-  for (int i = 0; i < record.num_forward; ++i) {
-    for (const auto& [name, stage] : plan.stages) {
-      if (!reads_parameter_of(record, i, name)) continue;
-      unused.erase(name);
-      current = std::max(current, stage);
+  std::ranges::sort(begins);
+  if (begins.front().second > 0) begins.insert(begins.begin(), {0, 0});
+  std::vector<int> stages(static_cast<std::size_t>(record.num_forward), 0);
+  for (std::size_t i = 1; i < begins.size(); ++i) {
+    const auto [call, stage] = begins[i];
+    const int before = begins[i - 1].second;
+    if (stage != before && stage != before + 1) {
+      throw UsageError(join_message("what plan.stages lists for stage ", stage,
+                                    " is reached by forward directly after stage ", before),
+                       "number stages in the order in which forward calls their modules, without "
+                       "gaps");
     }
-    stages.push_back(current);
+    std::fill(stages.begin() + call, stages.end(), stage);
   }
-  if (!unused.empty()) {
-    throw UsageError(join_message("no parameter that forward reads is in module ", *unused.begin(),
-                                  ", where plan.stages begins a stage"),
-                     "name modules by their paths; marks are not known to a prediction");
+  if (begins.back().second + 1 < num_stages) {
+    throw UsageError(join_message("plan.stages lists ", begins.back().second + 1,
+                                  " stages, and the schedule has ", num_stages),
+                     "name as many stages, or choose another schedule");
   }
   return stages;
 }
@@ -159,9 +171,7 @@ std::vector<int> balanced_stages(const ModuleRecord& record, int num_stages) {
   line.is_place.assign(line.bytes.size(), true);
   // A view is made where it is used: a graph has it as a part of the operator, or counts its bytes.
   for (int i = 0; i < record.num_forward; ++i) {
-    const OperatorCall& call = record.call(i);
-    const bool is_view = call.result_bytes <= 0 && call.writes_to < 0;
-    if (is_view) line.is_place[static_cast<std::size_t>(i) + 1] = false;
+    if (record.call(i).is_view) line.is_place[static_cast<std::size_t>(i) + 1] = false;
   }
   const std::vector<int> boundaries = graph::balance(line, num_stages);
   std::vector<int> stages;
@@ -198,18 +208,6 @@ std::vector<RecomputedRegion> recomputed_regions(const ModuleRecord& record, con
   return regions;
 }
 
-schedule::Schedule schedule_of(const Plan& plan, int micro_batches) {
-  auto own = own_schedule(plan);
-  schedule::Schedule schedule =
-      own ? *std::move(own)
-          : schedule::generate(plan.schedule, stage_ranks(plan), micro_batches,
-                               static_cast<int>(plan.chunks));
-  if (!plan.offload_activations) return schedule;
-  std::vector<int> stages(static_cast<std::size_t>(schedule.num_stages()));
-  std::iota(stages.begin(), stages.end(), 0);
-  return schedule::with_offloading(schedule, stages);
-}
-
 std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int num_stages) {
   std::vector<int> stages;
   if (num_stages == 1) {
@@ -224,23 +222,19 @@ std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int 
   };
   std::vector<StageWork> all(static_cast<std::size_t>(num_stages));
   std::vector<std::set<int>> parameters(all.size());
-  // What later stages read of each call, and the last of them.
-  std::vector<std::size_t> last_reader(static_cast<std::size_t>(record.num_forward), 0);
   const std::vector<double> passed = passed_bytes(record);
   for (int i = 0; i < record.num_calls(); ++i) {
     const std::size_t stage = stage_of(i);
     (i < record.num_forward ? all[stage].forward : all[stage].backward).push_back(i);
     for (const int parameter : record.call(i).parameters) parameters[stage].insert(parameter);
-    if (i >= record.num_forward) continue;
     for (const int read : record.call(i).reads) {
-      std::size_t& last = last_reader[static_cast<std::size_t>(read)];
-      last = std::max(last, stage);
-    }
-  }
-  for (int i = 0; i < record.num_forward; ++i) {
-    const std::size_t from = stage_of(i);
-    for (std::size_t stage = from; stage < last_reader[static_cast<std::size_t>(i)]; ++stage) {
-      all[stage].boundary_bytes += passed[static_cast<std::size_t>(i)];
+      // Backward reads what forward has received, and gradients of later stages.
+      if (read >= record.num_forward || stage_of(read) == stage) continue;
+      const double bytes = passed[static_cast<std::size_t>(read)];
+      const bool is_new = all[stage].received.emplace(read, bytes).second;
+      if (is_new && i < record.num_forward) {
+        all[stage_of(read)].sent[static_cast<int>(stage)] += bytes;
+      }
     }
   }
   for (std::size_t stage = 0; stage < all.size(); ++stage) {
@@ -257,6 +251,11 @@ std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int 
   }
   for (StageWork& stage : all) set_repeated(record, stage);
   return all;
+}
+
+double sent_bytes(const StageWork& stage, int to) {
+  const auto found = stage.sent.find(to);
+  return found == stage.sent.end() ? 0 : found->second;
 }
 
 void set_repeated(const ModuleRecord& record, StageWork& stage) {

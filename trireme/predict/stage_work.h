@@ -4,8 +4,8 @@
 
 #include <trireme/parallel/record/module_record.h>
 #include <trireme/plan/plan.h>
-#include <trireme/schedule/schedule.h>
 
+#include <map>
 #include <vector>
 
 namespace trireme::predict {
@@ -25,18 +25,21 @@ struct StageWork {
   std::vector<int> backward;              ///< in order, without recomputation
   std::vector<int> parameters;            ///< that its calls read, as positions
   std::vector<RecomputedRegion> regions;  ///< in order
-  double boundary_bytes = 0;              ///< bytes that one micro-batch passes to later stages
+  /// Bytes of one micro-batch that it sends to each later stage which reads them.
+  std::map<int, double> sent;
+  /// Results of other stages that its calls read, with the bytes of those that forward receives.
+  std::map<int, double> received;
 };
-
-/// Returns the schedule of a plan with a mesh, with the copies of offload_activations. Throws
-/// UsageError as own_schedule().
-schedule::Schedule schedule_of(const Plan& plan, int micro_batches);
 
 /// Returns the work of `num_stages` stages, as a TrainingStep divides them. Stages begin where
 /// plan.stages says, at the first call that reads a parameter of the named module. Without that,
 /// they have equal FLOPs of forward and backward (graph::balance). Throws UsageError if a name in
-/// plan.stages or plan.recompute matches nothing, or if there are fewer calls than stages.
+/// plan.stages or plan.recompute matches nothing, if stages are not in the order of forward, or if
+/// there are fewer places to cut than stages need.
 std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int num_stages);
+
+/// Returns the bytes of one micro-batch that a stage sends to another one.
+double sent_bytes(const StageWork& stage, int to);
 
 /// Sets where backward ends the repetition of each region of a stage.
 void set_repeated(const ModuleRecord& record, StageWork& stage);

@@ -328,8 +328,7 @@ class Pipeline {
          .end = time + seconds[seconds.size() == 1 ? 0 : number] * kMilli,
          .stage = action.stage,
          .micro_batch = action.micro_batch,
-         .bytes =
-             edge.to == edge.from + 1 ? item(input_.stages, edge.from).work.boundary_bytes : 0});
+         .bytes = sent_bytes(item(input_.stages, edge.from).work, edge.to)});
   }
 
   // Adds what follows the last action: exchanges that computation does not hide, and the optimizer.

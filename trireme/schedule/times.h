@@ -22,11 +22,12 @@ struct StageTimes {
   double gather = 0;   ///< gathering of parameters
   double free = 0;     ///< freeing of parameters
   double reduce = 0;   ///< reduction of gradients
-  double offload = 0;  ///< for which offloading of activations blocks the rank
-  double load = 0;     ///< for which loading of activations blocks the rank
-  /// The copy of activations to host memory, or back, beside computation. Copies of a rank in one
-  /// direction follow each other. What is loaded waits until it is offloaded, and a backward or
-  /// recomputation until its activations are loaded.
+  double offload = 0;  ///< the time for which offloading of activations blocks the rank
+  double load = 0;     ///< the time for which loading of activations blocks the rank
+  /// The copy of activations to host memory, or back. Those of a rank in one direction follow each
+  /// other. A copy to the host begins after forward, beside computation; its offload action blocks
+  /// the rank until it ends. A copy back begins with its load action, beside computation, and a
+  /// backward or recomputation waits for it.
   double copy = 0;
   double step = 0;  ///< the optimizer step
 };

@@ -130,15 +130,12 @@ class Walker {
   }
 
   void finish(int rank, const Action& action, double begin) {
-    const double end = begin + duration_of(times_, action);
+    double end = begin + duration_of(times_, action);
+    if (action.kind == ActionKind::kOffload) end = std::max(end, offload(rank, action));
     item(now_, rank) = end;
     item(walk_.ranks, rank).push_back({action, begin, end});
     if (action.kind == ActionKind::kForward) {
       forward_[index(action.stage, action.micro_batch)] = end;
-    } else if (action.kind == ActionKind::kOffload) {
-      double& last = item(offloads_end_, rank);
-      last = std::max(last, begin) + times_of(times_, action.stage).copy;
-      offloaded_[index(action.stage, action.micro_batch)] = last;
     } else if (action.kind == ActionKind::kLoad) {
       const std::size_t at = index(action.stage, action.micro_batch);
       double& last = item(loads_end_, rank);
@@ -147,6 +144,15 @@ class Walker {
     } else if (gives_input_gradient(action.kind)) {
       backward_[index(action.stage, action.micro_batch)] = end;
     }
+  }
+
+  // Returns when the copy of an offload ends. It began as soon as there was something to copy.
+  double offload(int rank, const Action& action) {
+    const std::size_t at = index(action.stage, action.micro_batch);
+    double& last = item(offloads_end_, rank);
+    last = std::max(last, forward_[at]) + times_of(times_, action.stage).copy;
+    offloaded_[at] = last;
+    return last;
   }
 
   double communication(const Action& message) const {

@@ -190,9 +190,11 @@ double BoundTable::least_seconds(const Choice& choice, const Totals& totals,
   const double cuts = pipe * stages_of_rank - 1;
   const double repeated = std::max(0.0, totals.recomputation - cuts * totals.saved_by_cut);
   const double work = totals.compute + totals.layouts + (recomputes_all ? repeated : 0);
-  // Measured times of an optimizer are not proportional to bytes.
+  // Measured times of an optimizer are not proportional to bytes, and in host memory it steps at
+  // the rate of the host.
+  const bool is_by_bytes = cluster_.optimizers.empty() && !training_.base.offload_optimizer;
   const double optimizer =
-      cluster_.optimizers.empty() ? totals.optimizer_seconds / share(choice, training_.base, 1) : 0;
+      is_by_bytes ? totals.optimizer_seconds / share(choice, training_.base, 1) : 0;
   double least = (micro_batches * work + optimizer) / pipe;
   if (choice.schedule == "1f1b" || choice.schedule == "gpipe") {
     least = std::max(least, pipeline_bound(work, micro_batches, pipe));

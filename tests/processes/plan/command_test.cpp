@@ -72,7 +72,7 @@ TEST(PlanCommand, RefusesBadInput) {
   const std::string small = std::string(kGpt) + "-n 8 --batch 64 ";
   EXPECT_THAT(plan(small + "--plan-set zero_level=3").output, HasSubstr("--with zero_level=1"));
   EXPECT_THAT(plan(small + "--plan-set activation_bytes=1000000").output,
-              HasSubstr("which predictions do not know"));
+              HasSubstr("which the search does not choose"));
   EXPECT_THAT(plan(small + "--json --why-not tensor=2").output, HasSubstr("--why-not"));
   EXPECT_THAT(plan(small + "--save /nowhere/plan.toml").output,
               HasSubstr("no folder that can be written to"));

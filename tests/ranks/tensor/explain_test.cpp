@@ -459,12 +459,14 @@ TEST(Explain, ShowsTheStagesOfAPipeline) {
   EXPECT_EQ(explanation.stages[0].rank, 0);
   EXPECT_EQ(explanation.stages[0].first_module, "up");
   EXPECT_EQ(explanation.stages[0].bytes, 4 * (16 * 64 + 64));
-  EXPECT_EQ(explanation.stages[0].sent_bytes, 4 * 8 * 64);
-  EXPECT_GT(explanation.stages[0].message_seconds, 0);
+  ASSERT_EQ(explanation.stages[0].messages.size(), 1U);
+  EXPECT_EQ(explanation.stages[0].messages[0].to, 1);
+  EXPECT_EQ(explanation.stages[0].messages[0].bytes, 4 * 8 * 64);
+  EXPECT_GT(explanation.stages[0].messages[0].seconds, 0);
   EXPECT_EQ(explanation.stages[1].rank, 1);
   EXPECT_EQ(explanation.stages[1].first_module, "down");
   EXPECT_EQ(explanation.stages[1].bytes, 4 * (16 * 64 + 16));
-  EXPECT_EQ(explanation.stages[1].sent_bytes, 0);
+  EXPECT_TRUE(explanation.stages[1].messages.empty());
   EXPECT_EQ(explanation.bytes, 4 * (2 * 16 * 64 + 64 + 16));
   EXPECT_EQ(explanation.bytes_of_rank, 4 * (16 * 64 + 64));
 
@@ -481,11 +483,12 @@ TEST(Explain, ShowsTheStagesOfAPipeline) {
     EXPECT_EQ(line.axis, "data");
     EXPECT_EQ(line.bytes, explanation.stages[static_cast<std::size_t>(stage)].bytes);
   }
-  EXPECT_THAT(to_string(explanation),
-              ::testing::AllOf(::testing::HasSubstr("stage 0 on rank 0 along pipe: up"),
-                               ::testing::HasSubstr("stage 1 on rank 1 along pipe: down"),
-                               ::testing::HasSubstr("passes on 2.0 KiB for each micro-batch"),
-                               ::testing::HasSubstr("\n stage 1\n")));
+  EXPECT_THAT(
+      to_string(explanation),
+      ::testing::AllOf(::testing::HasSubstr("stage 0 on rank 0 along pipe: up"),
+                       ::testing::HasSubstr("stage 1 on rank 1 along pipe: down"),
+                       ::testing::HasSubstr("sends 2.0 KiB to stage 1 for each micro-batch"),
+                       ::testing::HasSubstr("\n stage 1\n")));
 }
 
 // What is explained is what the stages of a run do: the same modules begin them.

@@ -208,6 +208,18 @@ TEST(Predict, ChoosesWhatIsRecomputedWithinALimit) {
   }
 }
 
+// A rank may have several stages without an axis `pipe` of several ranks.
+TEST(Predict, TakesSchedulesOfSeveralStagesOnOneRank) {
+  Case gpt;
+  Plan plan = {.mesh = {{"pipe", 1}}, .schedule = "zb-v", .micro_batches = 4};
+  const Prediction all = gpt.predict(plan);
+  EXPECT_EQ(all.stage_seconds.size(), 2U);
+  plan.activation_bytes = 1 << 30;
+  EXPECT_EQ(gpt.predict(plan).step_seconds, all.step_seconds);
+  plan.schedule = "interleaved";
+  EXPECT_EQ(gpt.predict(plan).stage_seconds.size(), 2U);
+}
+
 TEST(Predict, OffloadsActivationsAsFastAsTheHostTakesThem) {
   Case gpt;
   Plan plan = {.mesh = {{"pipe", 2}}, .schedule = "gpipe", .micro_batches = 8};
@@ -263,6 +275,22 @@ TEST(Predict, RefusesWhatItDoesNotKnow) {
   Case gpt;
   EXPECT_THROW((void)gpt.predict({}), UsageError);
   EXPECT_THROW((void)gpt.predict({.mesh = {{"data", 2}}, .recompute = {"block.*"}}), UsageError);
+  // Which a TrainingStep refuses.
+  EXPECT_THAT(
+      [&] {
+        (void)gpt.predict({.mesh = {{"pipe", 2}, {"tensor", 2}},
+                           .layouts = column_parallel("blocks.*.mlp_input"),
+                           .activation_bytes = 1 << 20,
+                           .micro_batches = 2});
+      },
+      testing::ThrowsMessage<UsageError>(testing::HasSubstr("cannot have activation_bytes")));
+  EXPECT_THAT(
+      [&] {
+        (void)gpt.predict({.mesh = {{"pipe", 2}},
+                           .stages = {{"blocks.2", 0}, {"token_embedding", 1}},
+                           .micro_batches = 2});
+      },
+      testing::ThrowsMessage<UsageError>(testing::HasSubstr("in the order in which forward")));
   try {
     (void)gpt.predict({.mesh = {{"pipe", 2}}, .stages = {{"blocks.9", 1}}, .micro_batches = 2});
     FAIL() << "expected an error";

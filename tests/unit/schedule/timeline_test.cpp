@@ -137,5 +137,31 @@ TEST(Timeline, RefusesTimesThatDoNotFit) {
               HasSubstr("the time of communication is -0.5"));
 }
 
+// F0 F1 O0 F2 O1 L0 F3 O2 L1 B0 O3 L2 B1 L3 B2 B3 on one rank. Copies take 3: to the host from the
+// end of forward on, where an offload waits for its copy; back beside computation, where a backward
+// waits.
+TEST(Timeline, CopiesActivationsOneAfterTheOtherInEachDirection) {
+  const std::vector<int> stages = {0};
+  const Schedule schedule = with_offloading(generate("gpipe", 1, 4), stages);
+  const Times times{.stages = {{.forward = 1, .backward = 2, .copy = 3}}};
+  const Timeline timeline = simulate(schedule, times);
+  const auto end_of = [&](ActionKind kind, int micro_batch) {
+    for (const Span& span : timeline.ranks.front()) {
+      if (span.action.kind == kind && span.action.micro_batch == micro_batch) return span.end;
+    }
+    return -1.0;
+  };
+  EXPECT_DOUBLE_EQ(end_of(ActionKind::kForward, 1), 2);
+  EXPECT_DOUBLE_EQ(end_of(ActionKind::kOffload, 0), 4);  // copied from 1 on
+  EXPECT_DOUBLE_EQ(end_of(ActionKind::kOffload, 1), 7);  // after the copy before it
+  EXPECT_DOUBLE_EQ(end_of(ActionKind::kOffload, 2), 10);
+  EXPECT_DOUBLE_EQ(end_of(ActionKind::kBackward, 0), 12);  // loaded from 7 to 10
+  EXPECT_DOUBLE_EQ(end_of(ActionKind::kOffload, 3), 13);
+  EXPECT_DOUBLE_EQ(end_of(ActionKind::kBackward, 1), 15);  // loaded until 13
+  EXPECT_DOUBLE_EQ(end_of(ActionKind::kBackward, 2), 18);  // loaded until 16
+  EXPECT_DOUBLE_EQ(end_of(ActionKind::kBackward, 3), 21);  // loaded until 19
+  EXPECT_DOUBLE_EQ(timeline.step_time, 21);
+}
+
 }  // namespace
 }  // namespace trireme::schedule

@@ -9,8 +9,7 @@
 #include <trireme/parallel/pipeline/cut_like.h>
 #include <trireme/parallel/pipeline/execution/rebuild.h>
 #include <trireme/parallel/pipeline/split/operators.h>
-#include <trireme/schedule/generators/generators.h>
-#include <trireme/schedule/passes.h>
+#include <trireme/plan/plan_schedule.h>
 
 #include <ATen/ops/empty_strided.h>
 #include <torch/nn/module.h>
@@ -178,33 +177,17 @@ void StagedGraph::cut(const Plan& plan) {
         graph(), std::vector<graph::ModuleStage>(plan.stages.begin(), plan.stages.end()));
   } else {
     // Only the number of stages is needed here, which a schedule of one micro-batch tells too.
-    const auto own = own_schedule(plan);
-    const auto any = own ? *own
-                         : schedule::generate(plan.schedule, stage_ranks(plan), 1,
-                                              static_cast<int>(plan.chunks));
-    boundaries_ = graph::balance(graph(), any.num_stages());
+    boundaries_ = graph::balance(graph(), plan_schedule(plan, 1).num_stages());
   }
 }
 
 void StagedGraph::set_schedule(const Plan& plan, std::size_t micro_batches) {
-  const int ranks = stage_ranks(plan);
   const auto num_stages = static_cast<int>(boundaries_.size()) - 1;
-  const auto count = static_cast<int>(micro_batches);
-  if (const auto own = own_schedule(plan)) {
-    program_.schedule = schedule::with_first(*own, count);  // evaluations may have fewer
-  } else {
-    const int chunks = plan.stages.empty() ? static_cast<int>(plan.chunks) : num_stages / ranks;
-    program_.schedule = schedule::generate(plan.schedule, ranks, count, chunks);
-  }
-  if (plan.offload_activations && !program_.is_evaluation) {
-    std::vector<int> all(static_cast<std::size_t>(program_.schedule.num_stages()));
-    std::iota(all.begin(), all.end(), 0);
-    program_.schedule = schedule::with_offloading(program_.schedule, all);
-  }
+  program_.schedule = plan_schedule(plan, static_cast<int>(micro_batches), program_.is_evaluation);
   if (program_.schedule.num_stages() != num_stages) {
     throw UsageError(join_message("the plan has ", num_stages, " stages, and the schedule ",
-                                  program_.schedule.name, " over ", ranks, " ranks has ",
-                                  program_.schedule.num_stages()),
+                                  program_.schedule.name, " over ", stage_ranks(plan),
+                                  " ranks has ", program_.schedule.num_stages()),
                      "name as many stages, or choose another schedule");
   }
 }

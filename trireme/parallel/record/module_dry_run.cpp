@@ -37,18 +37,21 @@ std::optional<at::DeviceType> accelerator_of(const std::vector<NamedTensor>& ten
 }
 
 // The tensors of a dry run are on the processor, whatever device the module is on. While this
-// lives, the autocast of the accelerator holds for the processor.
+// lives, the processor has the autocast of the accelerator, and none of its own.
 class AutocastOfAccelerator {
  public:
   explicit AutocastOfAccelerator(std::optional<at::DeviceType> accelerator)
       : accelerator_(accelerator) {
-    if (!is_on()) return;
-    on_processor_.emplace(at::kCPU, at::autocast::get_autocast_dtype(*accelerator_));
+    if (!accelerator_) return;
+    was_on_ = is_on();
+    const at::ScalarType dtype =
+        was_on_ ? at::autocast::get_autocast_dtype(*accelerator_) : at::kBFloat16;
+    on_processor_.emplace(at::kCPU, dtype, was_on_);
   }
 
   // Throws UsageError if forward has turned autocast on by itself, which goes unnoticed otherwise.
   void check() const {
-    if (on_processor_ || !is_on()) return;
+    if (was_on_ || !is_on()) return;
     throw UsageError(
         join_message("forward turns on autocast for ", c10::DeviceTypeName(*accelerator_, true),
                      ", and a dry run has its tensors on the processor"),
@@ -61,6 +64,7 @@ class AutocastOfAccelerator {
 
   std::optional<at::DeviceType> accelerator_;
   std::optional<Autocast> on_processor_;
+  bool was_on_ = false;
 };
 
 // Returns the gradient that backward starts from; undefined for a result of one element.

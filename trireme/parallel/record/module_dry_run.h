@@ -41,7 +41,8 @@ std::vector<NamedTensor> parameters_and_buffers(const torch::nn::Module& module)
 /// Calls `forward` while `tensors` are distributed over meta tensors, and backward if its result
 /// requires a gradient. Afterwards the tensors are as before, also after an exception.
 /// @param tensors parameters and buffers. Their device does not matter: operators are chosen as for
-/// the CPU, and the autocast of their accelerator that is on at the call holds.
+/// the CPU. The autocast of their accelerator that is on at the call holds, with the operators that
+/// the CPU's autocast casts: norms and softmax stay in half precision, which CUDA's makes fp32.
 /// @param layouts the layout of each tensor; its mesh may be unconnected.
 /// @param axis_to_decide the axis of ModuleDryRun::along_axis; -1 for none.
 /// Throws UsageError as predict::explain.

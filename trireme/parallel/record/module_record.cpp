@@ -224,12 +224,13 @@ class Recording {
                    .bytes = read + written,
                    .dtype = call.inputs.empty() ? "float32" : name_of(call.inputs[0].dtype)};
     }
+    made.is_view = traits.is_view && !call.gathers_view;
     if (!traits.is_view) {
       made.counted_flops = call.flops / static_cast<double>(call.ranks_at_work);
     }
     if (traits.writes_input && !call.inputs.empty())
       made.writes_to = root_of(call.inputs[0].made_by);
-    if ((traits.is_view && !call.gathers_view) || traits.writes_input) {
+    if (made.is_view || traits.writes_input) {
       roots_[number] = call.inputs.empty() ? -1 : root_of(call.inputs[0].made_by);
     } else {
       made.result_bytes = written - gradients;

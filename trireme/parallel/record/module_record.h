@@ -39,6 +39,7 @@ struct OperatorCall {
   /// one for each element of other operators. TrainingStep chooses by them what it recomputes.
   double counted_flops = 0;
   int writes_to = -1;         ///< earlier call whose result it writes to in place
+  bool is_view = false;       ///< shares the memory of what it reads
   double result_bytes = 0;    ///< memory of the results on this rank, but for gradients of
                               ///< parameters; 0 for views and writes
   double gradient_bytes = 0;  ///< memory of the gradients of parameters that it makes

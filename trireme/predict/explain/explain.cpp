@@ -8,6 +8,7 @@
 #include <trireme/parallel/record/module_record.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/plan/check_plan.h>
+#include <trireme/plan/plan_schedule.h>
 #include <trireme/plan/rank_groups.h>
 #include <trireme/predict/buckets.h>
 #include <trireme/predict/explain/explain_reasons.h>
@@ -17,11 +18,15 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
-#include <string_view>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace trireme::predict {
 namespace {
@@ -35,7 +40,7 @@ void check_explainable(const Plan& plan) {
         "name its axes, such as {{\"data\", 8}}: nothing runs here that could tell how "
         "many ranks there are");
   }
-  check_plan(plan, {.ranks = static_cast<int>(ranks_of(plan))});
+  check_plan(plan, use_of(plan));
 }
 
 void check_mesh(const Plan& plan, const DeviceMesh& given) {
@@ -78,7 +83,7 @@ class Explaining {
              const std::optional<cluster::Cluster>& described)
       : plan_(plan), record_(record), links_(plan, described) {
     const int micro_batches = static_cast<int>(std::max<std::int64_t>(plan.micro_batches, 1));
-    if (stage_ranks(plan) > 1) schedule_ = schedule_of(plan, micro_batches);
+    if (needs_training_step(plan)) schedule_ = plan_schedule(plan, micro_batches);
     stages_ = divide(record, plan, schedule_ ? schedule_->num_stages() : 1);
   }
 
@@ -103,15 +108,17 @@ class Explaining {
   void add_stages(Explanation& explanation) const {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       const StageWork& stage = stages_[i];
-      ExplainedStage made = {.rank = rank_of(i), .sent_bytes = stage.boundary_bytes};
+      ExplainedStage made = {.rank = rank_of(i)};
       if (!stage.forward.empty()) {
         made.first_module = record_.call(stage.forward.front()).module;
         made.last_module = record_.call(stage.forward.back()).module;
       }
       for (const int parameter : stage.parameters) made.bytes += parameter_of(parameter).bytes;
-      if (i + 1 < stages_.size()) {
-        made.message_seconds =
-            links_.message_seconds(stage.boundary_bytes, rank_of(i), rank_of(i + 1));
+      for (const auto& [to, bytes] : stage.sent) {
+        const int to_rank = rank_of(static_cast<std::size_t>(to));
+        made.messages.push_back({.to = to,
+                                 .bytes = bytes,
+                                 .seconds = links_.message_seconds(bytes, rank_of(i), to_rank)});
       }
       explanation.stages.push_back(std::move(made));
     }

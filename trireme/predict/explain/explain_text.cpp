@@ -217,16 +217,18 @@ class Sums {
   std::vector<std::pair<Key, Sum>> sums_;
 };
 
-std::string line_of(const ExplainedStage& stage, std::size_t number, bool is_last) {
+std::string line_of(const ExplainedStage& stage, std::size_t number) {
   TextWriter text;
   text << "stage " << number << " on rank " << stage.rank << " along pipe: ";
   const auto module = [](const std::string& path) { return path.empty() ? "the module" : path; };
   text << module(stage.first_module);
   if (stage.last_module != stage.first_module) text << " to " << module(stage.last_module);
   text << ", " << bytes_as_text(stage.bytes) << " of parameters and buffers";
-  if (is_last) return text.str();
-  text << ", passes on " << bytes_as_text(stage.sent_bytes) << " for each micro-batch";
-  if (stage.message_seconds > 0) text << " in " << seconds_as_text(stage.message_seconds);
+  for (const ExplainedMessage& message : stage.messages) {
+    text << "; sends " << bytes_as_text(message.bytes) << " to stage " << message.to
+         << " for each micro-batch";
+    if (message.seconds > 0) text << ", in " << seconds_as_text(message.seconds);
+  }
   return text.str();
 }
 
@@ -287,7 +289,7 @@ std::string to_string(const Explanation& explanation) {
   if (has_stages) {
     text << "\nstages\n";
     for (std::size_t i = 0; i < explanation.stages.size(); ++i) {
-      text << "  " << line_of(explanation.stages[i], i, i + 1 == explanation.stages.size()) << "\n";
+      text << "  " << line_of(explanation.stages[i], i) << "\n";
     }
   }
   text << "\nforward\n";
