@@ -5,6 +5,7 @@
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/cluster/units.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/consensus.h>
 #include <trireme/predict/calibration/accelerator_samples.h>
 #include <trireme/predict/calibration/link_samples.h>
 #include <trireme/predict/calibration/median.h>
@@ -68,12 +69,13 @@ class Calibration {
     cluster_.name = join_message("this host with ", group_.size(), " ranks");
     cluster_.source = "measured by trireme calibrate";
     cluster_.devices = {{.name = kDevice}};
+    find_memory();
     measure_operators();
     if (device_.is_cpu()) {
       measure_memory();
     } else {
       device() = sample_accelerator(kDevice, device_, group_);
-      set_memory();
+      device().memory_gib = memory_gib_;
     }
     measure_optimizers();
     cluster_.collectives = sample_links(group_, device_);
@@ -83,6 +85,18 @@ class Calibration {
 
  private:
   cluster::DeviceKind& device() { return cluster_.devices.front(); }
+
+  // Comes before all measurements, because they take about a minute.
+  void find_memory() {
+    if (device_.is_cpu()) return;
+    comm::succeed_together("find out the memory of its device", group_, [&] {
+      if (memory_gib_ <= 0) memory_gib_ = accelerator_memory_gib(device_);
+      if (memory_gib_ > 0) return;
+      throw UsageError(
+          join_message("device ", device_.str(), " does not say how much memory it has"),
+          "give it in GiB: --memory-gib");
+    });
+  }
 
   void measure_operators() {
     std::map<std::pair<std::string, std::string>, std::vector<std::pair<double, double>>> samples;
@@ -119,13 +133,6 @@ class Calibration {
         median_time([&] { at::add_out(sum, first, second); }, device_, group_, kRepetitions);
     device().memory_gb_per_s = static_cast<double>(3 * sum.nbytes()) / seconds / kGiga;
     device().host_gb_per_s = device().memory_gb_per_s / 2;  // a copy reads and writes host memory
-  }
-
-  void set_memory() {
-    if (memory_gib_ > 0) device().memory_gib = memory_gib_;
-    if (device().memory_gib > 0) return;
-    throw UsageError(join_message("device ", device_.str(), " does not say how much memory it has"),
-                     "give it in GiB: --memory-gib");
   }
 
   // Bandwidth of host memory while all ranks use it.
@@ -190,7 +197,7 @@ class Calibration {
 
   const comm::Group& group_;
   const c10::Device device_;
-  double memory_gib_;
+  double memory_gib_;  // of an accelerator
   cluster::Cluster cluster_;
 };
 

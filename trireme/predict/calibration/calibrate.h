@@ -24,9 +24,9 @@ namespace trireme::predict {
 /// the CPU have no curves of their own; these rates describe them.
 ///
 /// Takes about a minute, in which nothing else should run. Collective and blocking; every rank
-/// returns the same value. Throws UsageError if the ranks are on several hosts, if some are on the
-/// CPU and some on accelerators, or if an accelerator does not say how much memory it has and
-/// `memory_gib` is 0.
+/// returns the same value. Throws UsageError on all ranks, before anything is measured, if the
+/// ranks are on several hosts, if some are on the CPU and some on accelerators, or if an
+/// accelerator does not say how much memory it has and `memory_gib` is 0.
 /// @param device that this rank measures, one of its own.
 /// @param memory_gib memory of an accelerator in GiB; 0: what its allocator says.
 cluster::Cluster calibrate(const comm::Group& group, const c10::Device& device = at::kCPU,

@@ -18,7 +18,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace trireme::predict {
 namespace {
@@ -27,24 +30,35 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::array<std::int64_t, 8> kBytes = {1 << 10, 16 << 10, 128 << 10, 512 << 10,
                                                 2 << 20, 8 << 20,  32 << 20,  64 << 20};
-// For each size and collective.
-constexpr double kSeconds = 0.06;
 constexpr std::size_t kFewest = 5;
 
-// The median time in seconds of what all ranks of `all` do at the same time, on the slowest rank.
-double time_of(const std::function<void()>& work, const comm::Group& all,
-               const c10::Device& device) {
+// What all measurements have in common.
+struct LinkSetting {
+  const comm::Group& all;
+  c10::Device device;
+  LinkSampling sampling = {};
+
+  std::vector<std::int64_t> sizes() const {
+    std::vector<std::int64_t> sizes;
+    std::ranges::copy_if(kBytes, std::back_inserter(sizes),
+                         [&](std::int64_t bytes) { return bytes <= sampling.largest_bytes; });
+    return sizes;
+  }
+};
+
+// The median time in seconds of what all ranks do at the same time, on the slowest rank.
+double time_of(const std::function<void()>& work, const LinkSetting& setting) {
   work();
-  synchronize(device);
+  synchronize(setting.device);
   std::vector<double> times;
-  for (double used = 0; times.size() < kFewest || used < kSeconds;) {
-    comm::barrier(all);
+  for (double used = 0; times.size() < kFewest || used < setting.sampling.seconds;) {
+    comm::barrier(setting.all);
     const auto began = Clock::now();
     work();
-    synchronize(device);
+    synchronize(setting.device);
     const std::chrono::duration<double> took = Clock::now() - began;
     const at::Tensor slowest = at::full({1}, took.count(), at::kDouble);
-    comm::all_reduce(slowest, all, comm::ReduceOp::kMaximum);
+    comm::all_reduce(slowest, setting.all, comm::ReduceOp::kMaximum);
     times.push_back(slowest.item<double>());
     used += times.back();
   }
@@ -80,43 +94,42 @@ std::vector<NamedCall> calls() {
 
 // Times a collective of whole tensors of all sizes.
 cluster::MeasuredCollective sample(const NamedCall& named, const comm::Group& group,
-                                   const comm::Group& all, const c10::Device& device) {
+                                   const LinkSetting& setting) {
   cluster::MeasuredCollective measured = {.name = named.name, .ranks = group.size()};
-  for (const std::int64_t bytes : kBytes) {
+  for (const std::int64_t bytes : setting.sizes()) {
     const std::int64_t part = bytes / group.size() / static_cast<std::int64_t>(sizeof(float));
-    const at::Tensor whole = at::zeros({part * group.size()}, on(device));
-    const at::Tensor own = at::zeros({part}, on(device));
+    const at::Tensor whole = at::zeros({part * group.size()}, on(setting.device));
+    const at::Tensor own = at::zeros({part}, on(setting.device));
     measured.curve.sizes.push_back(static_cast<double>(whole.nbytes()) / cluster::kMega);
-    measured.curve.microseconds.push_back(
-        time_of([&] { named.call(whole, own, group); }, all, device) / cluster::kMicro);
+    measured.curve.microseconds.push_back(time_of([&] { named.call(whole, own, group); }, setting) /
+                                          cluster::kMicro);
   }
   return measured;
 }
 
-cluster::MeasuredCollective sample_all_to_all(const comm::Group& group, const comm::Group& all,
-                                              const c10::Device& device) {
+cluster::MeasuredCollective sample_all_to_all(const comm::Group& group,
+                                              const LinkSetting& setting) {
   cluster::MeasuredCollective measured = {.name = "all_to_all", .ranks = group.size()};
-  for (const std::int64_t bytes : kBytes) {
+  for (const std::int64_t bytes : setting.sizes()) {
     // The size counts the tensors of all ranks together.
     const std::int64_t of_rank = bytes / group.size();
     const std::int64_t part = of_rank / group.size() / static_cast<std::int64_t>(sizeof(float));
-    const at::Tensor sent = at::zeros({part * group.size()}, on(device));
-    const at::Tensor received = at::zeros({part * group.size()}, on(device));
+    const at::Tensor sent = at::zeros({part * group.size()}, on(setting.device));
+    const at::Tensor received = at::zeros({part * group.size()}, on(setting.device));
     measured.curve.sizes.push_back(static_cast<double>(sent.nbytes()) *
                                    static_cast<double>(group.size()) / cluster::kMega);
     measured.curve.microseconds.push_back(
-        time_of([&] { comm::all_to_all(received, sent, group); }, all, device) / cluster::kMicro);
+        time_of([&] { comm::all_to_all(received, sent, group); }, setting) / cluster::kMicro);
   }
   return measured;
 }
 
 // There and back again between two neighbours, halved.
-cluster::MeasuredCollective sample_messages(const comm::Group& pair, const comm::Group& all,
-                                            const c10::Device& device) {
+cluster::MeasuredCollective sample_messages(const comm::Group& pair, const LinkSetting& setting) {
   cluster::MeasuredCollective measured = {.name = "message", .ranks = 2};
-  for (const std::int64_t bytes : kBytes) {
+  for (const std::int64_t bytes : setting.sizes()) {
     const at::Tensor tensor =
-        at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))}, on(device));
+        at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))}, on(setting.device));
     const double both = time_of(
         [&] {
           if (pair.size() < 2) return;  // a rank without a neighbour
@@ -128,7 +141,7 @@ cluster::MeasuredCollective sample_messages(const comm::Group& pair, const comm:
             comm::send(tensor, 0, pair);
           }
         },
-        all, device);
+        setting);
     measured.curve.sizes.push_back(static_cast<double>(bytes) / cluster::kMega);
     measured.curve.microseconds.push_back(both / 2 / cluster::kMicro);
   }
@@ -152,20 +165,23 @@ comm::Group neighbours(const comm::Group& all, int size) {
 }  // namespace
 
 std::vector<cluster::MeasuredCollective> sample_links(const comm::Group& all,
-                                                      const c10::Device& device) {
+                                                      const c10::Device& device,
+                                                      const LinkSampling& sampling) {
+  const LinkSetting setting = {.all = all, .device = device, .sampling = sampling};
   std::vector<cluster::MeasuredCollective> samples;
   for (int size = 2; size <= all.size(); ++size) {
     if (all.size() % size != 0) continue;
     const comm::Group group = size == all.size() ? all : neighbours(all, size);
-    for (const NamedCall& named : calls()) samples.push_back(sample(named, group, all, device));
-    samples.push_back(sample_all_to_all(group, all, device));
+    for (const NamedCall& named : calls()) samples.push_back(sample(named, group, setting));
+    samples.push_back(sample_all_to_all(group, setting));
   }
-  if (all.size() > 1) samples.push_back(sample_messages(neighbours(all, 2), all, device));
+  if (all.size() > 1) samples.push_back(sample_messages(neighbours(all, 2), setting));
   return samples;
 }
 
 double sample_interference(const comm::Group& group, const c10::Device& device) {
   if (group.size() == 1) return 0;
+  const LinkSetting setting = {.all = group, .device = device};
   constexpr std::int64_t kSize = 256;
   constexpr std::int64_t kNumbers = 8 << 20;
   constexpr int kProducts = 24;
@@ -175,20 +191,20 @@ double sample_interference(const comm::Group& group, const c10::Device& device) 
     for (int i = 0; i < kProducts; ++i) (void)at::mm(matrix, matrix);
   };
   // Products that take longer than the exchange, so that all of it runs beside them.
-  const double once = time_of(multiply, group, device);
-  const double exchange = time_of([&] { comm::all_reduce(numbers, group); }, group, device);
+  const double once = time_of(multiply, setting);
+  const double exchange = time_of([&] { comm::all_reduce(numbers, group); }, setting);
   const int times = static_cast<int>(2 * exchange / once) + 1;
   const auto multiply_long = [&] {
     for (int i = 0; i < times; ++i) multiply();
   };
-  const double alone = time_of(multiply_long, group, device);
+  const double alone = time_of(multiply_long, setting);
   const double both = time_of(
       [&] {
         comm::Work work = comm::all_reduce_async(numbers, group);
         multiply_long();
         work.wait();
       },
-      group, device);
+      setting);
   return std::clamp((both - alone) / exchange, 0.0, 0.99);
 }
 

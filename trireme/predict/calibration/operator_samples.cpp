@@ -20,6 +20,7 @@
 #include <numeric>
 #include <set>
 #include <string_view>
+#include <utility>
 
 namespace trireme::predict {
 namespace {
