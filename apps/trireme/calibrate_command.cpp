@@ -31,8 +31,11 @@ struct Arguments {
 void calibrate(const Arguments& arguments) {
   // Without a launcher, this process starts the ranks itself; otherwise it is one of them.
   if (is_alone()) {
-    const int ranks = arguments.ranks.value_or(available_cores());
     const CalibrateTask& task = arguments.task;
+    // Asked also if the number of ranks is given, so that a wrong device is one message and not one
+    // of each rank.
+    const int most = task.device == "cpu" ? available_cores() : accelerators_of_host(task.device);
+    const int ranks = arguments.ranks.value_or(most);
     std::vector<std::string> words = {"calibrate", "--output", task.output, "--device",
                                       task.device};
     if (task.memory_gib > 0) {
@@ -53,8 +56,8 @@ void add_calibrate_command(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   command
       ->add_option("--ranks", arguments->ranks,
-                   "Number of ranks that measure together (default: one for each available core); "
-                   "for accelerators, at most one for each")
+                   "Number of ranks that measure together (default: one for each available core, "
+                   "or for each accelerator, which is also the most)")
       ->check(integer_from(1, 4096));
   command->add_option("-o,--output", arguments->task.output, "File of the description")
       ->option_text("FILE")

@@ -3,41 +3,77 @@
 
 #include <trireme/base/error.h>
 #include <trireme/cluster/cluster_file.h>
+#include <trireme/comm/consensus.h>
 #include <trireme/comm/world.h>
 #include <trireme/predict/calibration/calibrate.h>
 #include <trireme/report/number.h>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
+#include <string>
 
 namespace trireme::apps {
 
 namespace {
 
+// The type of the accelerators to measure.
+at::DeviceType accelerator_of(const std::string& device) {
+  constexpr const char* kHint = "give cpu, cuda or another type of accelerator";
+  std::optional<at::Device> parsed;
+  try {
+    parsed = at::Device(device);
+  } catch (const c10::Error&) {
+    throw ConfigError(join_message("--device ", device, " is no type of device of LibTorch"),
+                      kHint);
+  }
+  const std::string type = c10::DeviceTypeName(parsed->type(), /*lower_case=*/true);
+  if (parsed->has_index()) {
+    throw ConfigError(
+        join_message("--device ", device, " names one device, but each rank measures its own"),
+        join_message("give the type alone: --device ", type));
+  }
+  if (!at::isAccelerator(parsed->type())) {
+    throw ConfigError(join_message("--device ", device, " is no accelerator"), kHint);
+  }
+  return parsed->type();
+}
+
+int count_of(at::DeviceType type) {
+  return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::getDeviceGuardImpl(type)->deviceCount()
+                                             : 0;
+}
+
 at::Device device_of(const CalibrateTask& task, const World& world) {
   if (task.device == "cpu") return at::kCPU;
-  at::DeviceType type = at::kCPU;
-  try {
-    type = at::Device(task.device).type();
-  } catch (const c10::Error&) {
-    throw ConfigError(join_message("--device ", task.device, " is no type of device of LibTorch"),
-                      "give cpu, cuda or another type of accelerator");
-  }
-  const bool has_guard = c10::impl::hasDeviceGuardImpl(type);
-  const int count = has_guard ? c10::impl::getDeviceGuardImpl(type)->deviceCount() : 0;
+  const at::DeviceType type = accelerator_of(task.device);
+  const int count = count_of(type);
   if (world.local_rank >= count) {
-    throw ConfigError(join_message("rank ", world.rank, " would measure ", task.device, " ",
-                                   world.local_rank, ", and this machine has ", count,
-                                   " devices of this type that LibTorch can use"),
-                      "use as many ranks as there are devices (--ranks), or --device cpu");
+    throw ConfigError(
+        join_message("rank ", world.rank, " would measure ", task.device, " ", world.local_rank,
+                     ", but LibTorch can use ", count, " devices of this type on this machine"),
+        "use as many ranks as there are devices (--ranks), or --device cpu");
   }
   return {type, static_cast<at::DeviceIndex>(world.local_rank)};
 }
 
 }  // namespace
+
+int count_accelerators(const std::string& device) {
+  const int count = count_of(accelerator_of(device));
+  if (count > 0) return count;
+  throw ConfigError(
+      join_message("--device ", device,
+                   ": LibTorch can use no device of this type on this machine"),
+      "use a LibTorch that was built for the device, look at its driver, or give --device cpu");
+}
 
 void do_calibrate(const CalibrateTask& task) {
   const std::string& output = task.output;
@@ -48,8 +84,11 @@ void do_calibrate(const CalibrateTask& task) {
                       "create it, or name a file in another folder");
   }
   const World world = init();
+  at::Device device_of_rank = at::kCPU;
+  comm::succeed_together("choose its device", world.group,
+                         [&] { device_of_rank = device_of(task, world); });
   const cluster::Cluster measured =
-      predict::calibrate(world.group, device_of(task, world), task.memory_gib);
+      predict::calibrate(world.group, device_of_rank, task.memory_gib);
   if (!world.is_first()) return;
   cluster::write_cluster(measured, output);
   const cluster::DeviceKind& device = measured.devices.front();

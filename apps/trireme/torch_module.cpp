@@ -6,6 +6,7 @@
 #include <apps/trireme/doctor.h>
 
 #include <memory>
+#include <string>
 
 void trireme_open_store(trireme::launch::StoreAddress& place,
                         std::unique_ptr<trireme::launch::RunStore>& store) {
@@ -24,6 +25,10 @@ void trireme_bench_comm(const trireme::apps::CommBenchmark& benchmark) {
 
 void trireme_calibrate(const trireme::apps::CalibrateTask& task) {
   trireme::apps::do_calibrate(task);
+}
+
+int trireme_count_accelerators(const std::string& device) {
+  return trireme::apps::count_accelerators(device);
 }
 
 int trireme_checkpoint_task(const trireme::apps::CheckpointTask& task) {

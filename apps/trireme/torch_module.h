@@ -11,6 +11,9 @@
 #include <apps/trireme/plan_tools.h>
 #include <apps/trireme/predict_tools.h>
 
+#include <memory>
+#include <string>
+
 extern "C" {
 /// Fills `store`: see StoreOpener in launch/run/run.h.
 __attribute__((visibility("default"))) void trireme_open_store(
@@ -23,6 +26,8 @@ __attribute__((visibility("default"))) void trireme_bench_comm(
 /// See do_calibrate in calibrate_tools.h.
 __attribute__((visibility("default"))) void trireme_calibrate(
     const trireme::apps::CalibrateTask& task);
+/// See count_accelerators in calibrate_tools.h.
+__attribute__((visibility("default"))) int trireme_count_accelerators(const std::string& device);
 /// See do_checkpoint_task in checkpoint_tools.h.
 __attribute__((visibility("default"))) int trireme_checkpoint_task(
     const trireme::apps::CheckpointTask& task);

@@ -12,6 +12,8 @@
 #include <apps/trireme/plan_tools.h>
 #include <apps/trireme/predict_tools.h>
 
+#include <string>
+
 namespace trireme::apps {
 
 /// Returns the function that opens the store of a run. Calling it loads the shared object. Returns
@@ -28,6 +30,10 @@ void time_collective(const CommBenchmark& benchmark);
 
 /// Runs as one rank of `trireme calibrate`; see do_calibrate() in calibrate_tools.h.
 void calibrate_host(const CalibrateTask& task);
+
+/// Returns how many accelerators of a type this machine has; see count_accelerators() in
+/// calibrate_tools.h.
+int accelerators_of_host(const std::string& device);
 
 /// Executes a task of `trireme checkpoint`; see do_checkpoint_task() in checkpoint_tools.h.
 int checkpoint_task(const CheckpointTask& task);

@@ -78,6 +78,10 @@ void calibrate_host(const CalibrateTask& task) {
   load<decltype(trireme_calibrate)>("trireme_calibrate")(task);
 }
 
+int accelerators_of_host(const std::string& device) {
+  return load<decltype(trireme_count_accelerators)>("trireme_count_accelerators")(device);
+}
+
 int checkpoint_task(const CheckpointTask& task) {
   return load<decltype(trireme_checkpoint_task)>("trireme_checkpoint_task")(task);
 }

@@ -5,6 +5,8 @@
 
 #include <apps/trireme/torch_parts.h>
 
+#include <string>
+
 namespace trireme::apps {
 namespace {
 
@@ -21,7 +23,9 @@ int doctor(bool /*as_rank*/) { refuse(); }
 
 void time_collective(const CommBenchmark& /*benchmark*/) { refuse(); }
 
-void calibrate_host(const std::string& /*output*/) { refuse(); }
+void calibrate_host(const CalibrateTask& /*task*/) { refuse(); }
+
+int accelerators_of_host(const std::string& /*device*/) { refuse(); }
 
 int checkpoint_task(const CheckpointTask& /*task*/) { refuse(); }
 

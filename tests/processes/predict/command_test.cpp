@@ -241,6 +241,16 @@ TEST(CalibrateCommand, SaysWhatIsWrongBeforeItMeasures) {
   EXPECT_THAT(output("--ranks 0"), HasSubstr("--ranks"));
   EXPECT_THAT(output("--ranks 1 -o /nowhere/host.toml"),
               HasSubstr("folder /nowhere, where --output is to be written, does not exist"));
+  EXPECT_THAT(output("--device cuda:1"),
+              AllOf(HasSubstr("--device cuda:1 names one device, but each rank measures its own"),
+                    HasSubstr("give the type alone: --device cuda")));
+  EXPECT_THAT(output("--device meta"), HasSubstr("--device meta is no accelerator"));
+  EXPECT_THAT(output("--device gpu"), HasSubstr("--device gpu is no type of device of LibTorch"));
+  EXPECT_THAT(output("--device mps"),  // of no machine with Linux
+              HasSubstr("--device mps: LibTorch can use no device of this type on this machine"));
+  const std::string program = "'" + variable("TRIREME_BIN") + "/trireme' ";
+  EXPECT_THAT(shell(program + "run -n 1 -- " + program + "calibrate --device mps").output,
+              HasSubstr("rank 0 would measure mps 0, but LibTorch can use 0 devices"));
 }
 
 }  // namespace
