@@ -132,7 +132,6 @@ class Calibration {
     const double seconds =
         median_time([&] { at::add_out(sum, first, second); }, device_, group_, kRepetitions);
     device().memory_gb_per_s = static_cast<double>(3 * sum.nbytes()) / seconds / kGiga;
-    device().host_gb_per_s = device().memory_gb_per_s / 2;  // a copy reads and writes host memory
   }
 
   // Bandwidth of host memory while all ranks use it.
