@@ -155,10 +155,11 @@ class UnitsOfStage {
         return record_.parameters[static_cast<std::size_t>(parameter)].requires_grad;
       });
       if (!has_parameter) continue;
-      // A graph counts the view of a weight as a result too.
+      // A graph counts the results of views and of writes in place too.
       for (const int parameter : call.parameters) {
         if (call.is_view) bytes += record_.parameters[static_cast<std::size_t>(parameter)].bytes;
       }
+      if (is_own(call.writes_to)) bytes += record_.call(call.writes_to).result_bytes;
       for (const int kept : kept_by(number)) {
         if (is_own(kept) && held.insert(kept).second) bytes += record_.call(kept).result_bytes;
       }

@@ -12,8 +12,9 @@
 namespace trireme::predict {
 
 /// Sets the recomputed regions of all stages, so that no rank keeps more for backward than a limit.
-/// They are chosen as a TrainingStep chooses them, from the record in place of a captured graph.
-/// Throws UsageError as detail::recompute_within.
+/// They are chosen as a TrainingStep chooses them, from the record in place of a captured graph;
+/// for ranks with several stages, the choice may differ. Throws UsageError as
+/// detail::recompute_within.
 /// @param limit Plan::activation_bytes, above 0.
 void limit_activations(const ModuleRecord& record, const schedule::Schedule& schedule,
                        std::int64_t limit, std::vector<StageWork>& stages);
