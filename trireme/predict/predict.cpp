@@ -130,11 +130,12 @@ class StepModel {
 
   // What stages send beyond the next one goes there directly, and later stages wait for it.
   void add_skipping_edges() {
+    if (schedule::lists_messages(*schedule_)) return;
     for (std::size_t from = 0; from < stages_.size(); ++from) {
       for (const auto& [to, bytes] : stages_[from].work.sent) {
         const schedule::Edge edge = {.from = static_cast<int>(from), .to = to};
         const bool is_known = std::ranges::find(schedule_->edges, edge) != schedule_->edges.end();
-        if (!is_known && !schedule::lists_messages(*schedule_)) schedule_->edges.push_back(edge);
+        if (!is_known) schedule_->edges.push_back(edge);
       }
     }
   }

@@ -16,14 +16,19 @@ ActivationMoment moment_of(const ActivationMemory& stage, double held, double be
 RankActivations::RankActivations(const std::vector<Action>& actions,
                                  std::span<const StageModel> stages)
     : stages_(stages) {
+  std::size_t places = 0;
   for (const Action& action : actions) {
-    if (action.kind == ActionKind::kRecompute) recomputed_.insert(pair_of(action));
+    if (action.micro_batch >= 0) places = std::max(places, place_of(action) + 1);
+  }
+  recomputed_.resize(places, false);
+  held_.resize(places, 0);
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::kRecompute) recomputed_[place_of(action)] = true;
   }
 }
 
 double RankActivations::beside(const Action& action) const {
-  const auto own = held_.find(pair_of(action));
-  return own == held_.end() ? kept_ : kept_ - own->second;
+  return kept_ - held_[place_of(action)];
 }
 
 ActivationMoment RankActivations::largest_in(const Action& action) const {
@@ -37,7 +42,7 @@ ActivationMoment RankActivations::largest_in(const Action& action) const {
 void RankActivations::end(const Action& action) {
   switch (action.kind) {
     case ActionKind::kForward:
-      hold(action, recomputed_.contains(pair_of(action)) ? 0 : memory_of(action).kept);
+      hold(action, recomputed_[place_of(action)] ? 0 : memory_of(action).kept);
       break;
     case ActionKind::kRecompute:
     case ActionKind::kLoad:
@@ -54,7 +59,7 @@ void RankActivations::end(const Action& action) {
 }
 
 void RankActivations::hold(const Action& action, double bytes) {
-  double& held = held_[pair_of(action)];
+  double& held = held_[place_of(action)];
   kept_ += bytes - held;
   held = bytes;
 }

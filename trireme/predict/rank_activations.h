@@ -6,8 +6,7 @@
 #include <trireme/predict/stage_pass.h>
 #include <trireme/schedule/action.h>
 
-#include <map>
-#include <set>
+#include <cstddef>
 #include <span>
 #include <utility>
 #include <vector>
@@ -42,16 +41,19 @@ class RankActivations {
   double kept() const noexcept { return kept_; }
 
  private:
-  using Pair = std::pair<int, int>;  // stage and micro-batch
-  static Pair pair_of(const schedule::Action& action) { return {action.stage, action.micro_batch}; }
+  // The place of a stage and micro-batch.
+  std::size_t place_of(const schedule::Action& action) const {
+    return static_cast<std::size_t>(action.micro_batch) * stages_.size() +
+           static_cast<std::size_t>(action.stage);
+  }
   const ActivationMemory& memory_of(const schedule::Action& action) const {
     return stages_[static_cast<std::size_t>(action.stage)].memory;
   }
   void hold(const schedule::Action& action, double bytes);
 
   std::span<const StageModel> stages_;
-  std::set<Pair> recomputed_;  // by actions of their own
-  std::map<Pair, double> held_;
+  std::vector<bool> recomputed_;  // by actions of their own, by place
+  std::vector<double> held_;      // by place
   double kept_ = 0;
 };
 
