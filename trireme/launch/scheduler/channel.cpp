@@ -90,30 +90,37 @@ void Channel::flush() {
 }
 
 std::optional<std::string> Channel::receive() {
-  std::array<char, 1 << 14> buffer{};
-  while (end_ == ChannelEnd::kNone) {
-    if (auto message = take_message()) return message;
-    if (end_ != ChannelEnd::kNone) break;
-    const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
-    if (count <= 0) {
-      end_ = ChannelEnd::kClosed;
-    } else {
-      received_.append(buffer.data(), static_cast<std::size_t>(count));
-    }
+  while (true) {
+    if (auto message = next()) return message;
+    if (!read_some()) return std::nullopt;
   }
-  return std::nullopt;
 }
 
-std::optional<std::string> Channel::take_message() {
-  if (received_.size() < kLengthBytes) return std::nullopt;
-  const std::size_t length = decode_length(received_);
-  if (length > longest_) {
-    end_ = ChannelEnd::kOversized;
+bool Channel::read_some() {
+  std::array<char, 1 << 14> buffer{};
+  if (end_ != ChannelEnd::kNone || is_all_read_) return false;
+  ssize_t count = 0;
+  do {
+    count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  } while (count < 0 && errno == EINTR);
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  if (count > 0) received_.append(buffer.data(), static_cast<std::size_t>(count));
+  is_all_read_ = count <= 0;
+  return true;
+}
+
+std::optional<std::string> Channel::next() {
+  if (end_ != ChannelEnd::kNone) return std::nullopt;
+  const bool has_length = received_.size() >= kLengthBytes;
+  const std::size_t length = has_length ? decode_length(received_) : 0;
+  if (has_length && (length == 0 || length > longest_)) {
+    end_ = ChannelEnd::kWrongLength;
     return std::nullopt;
   }
-  if (received_.size() < kHeadBytes + length) return std::nullopt;
+  if (!has_length || received_.size() < kHeadBytes + length) {
+    if (is_all_read_) end_ = ChannelEnd::kClosed;
+    return std::nullopt;
+  }
   std::string message = received_.substr(kHeadBytes, length);
   if (has_codes()) {
     const ChannelSide sender =

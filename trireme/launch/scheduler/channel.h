@@ -26,10 +26,10 @@ enum class ChannelSide {
 
 /// The reason why a channel cannot be used any more.
 enum class ChannelEnd {
-  kNone,       ///< it can be used
-  kClosed,     ///< the other side has closed the connection, or it is broken
-  kOversized,  ///< the other side announced a message that is longer than permitted
-  kWrongCode,  ///< the other side does not have the secret
+  kNone,         ///< it can be used
+  kClosed,       ///< the other side has closed the connection, or it is broken
+  kWrongLength,  ///< the other side announced a message that is empty or too long
+  kWrongCode,    ///< the other side does not have the secret
 };
 
 /// One end of a connection. Not thread-safe.
@@ -63,13 +63,18 @@ class Channel {
   void flush();
   /// Returns the next message, or std::nullopt if it has not arrived yet or none can come (end()).
   std::optional<std::string> receive();
+  /// Reads from the connection once, 16 KiB at most. Returns false if there was nothing to read, or
+  /// nothing can come. receive() does this itself; this and next() bound what one peer can cost.
+  bool read_some();
+  /// Returns the next message among what was read, or std::nullopt if it is not complete yet or
+  /// none can come (end()).
+  std::optional<std::string> next();
   /// Closes the connection.
   void close();
 
  private:
   bool has_codes() const { return !secret_.empty() && !session_.empty(); }
   std::string code_of(ChannelSide sender, std::uint64_t number, std::string_view message) const;
-  std::optional<std::string> take_message();
 
   UniqueFd socket_;
   ChannelSide side_;
@@ -78,6 +83,7 @@ class Channel {
   std::string session_;
   std::string unsent_;
   std::string received_;
+  bool is_all_read_ = false;  // the other side has closed the connection
   std::uint64_t sent_count_ = 0;
   std::uint64_t received_count_ = 0;
   ChannelEnd end_ = ChannelEnd::kNone;

@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <memory>
+#include <utility>
 
 namespace trireme::launch {
 namespace {
@@ -23,18 +25,28 @@ std::string numeric_address(const addrinfo& address) {
   return failure == 0 ? text.data() : "unknown address";
 }
 
+// Makes a socket that is connected to itself give its port back at once.
+void reset_connection(UniqueFd fd) {
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+}
+
 // Connects to one address. Returns an empty descriptor, and the reason in errno.
 UniqueFd connect_to(const addrinfo& address, std::chrono::steady_clock::time_point until) {
   UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd || ::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return fd;
-  int failure = errno;
+  if (!fd) return fd;
+  int failure = ::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
   if (failure == EINPROGRESS) {
     failure = ETIMEDOUT;
     socklen_t size = sizeof(failure);
     if (wait_for(fd.get(), POLLOUT, until))
       ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &failure, &size);
   }
-  if (failure == 0) return fd;
+  if (failure == 0 && !is_connected_to_itself(fd.get())) return fd;
+  if (failure == 0) {
+    reset_connection(std::move(fd));
+    failure = ECONNREFUSED;
+  }
   fd.reset();
   errno = failure;
   return {};
@@ -55,6 +67,16 @@ bool wait_for(int fd, short events, std::chrono::steady_clock::time_point until)
                       "start the run again");
     }
   }
+}
+
+bool is_connected_to_itself(int fd) {
+  sockaddr_storage here{};
+  sockaddr_storage there{};
+  socklen_t here_length = sizeof(here);
+  socklen_t there_length = sizeof(there);
+  return ::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_length) == 0 &&
+         ::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_length) == 0 &&
+         here_length == there_length && std::memcmp(&here, &there, here_length) == 0;
 }
 
 UniqueFd try_connect(const HostAndPort& place, std::chrono::steady_clock::time_point until,

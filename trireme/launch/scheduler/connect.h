@@ -17,6 +17,11 @@ namespace trireme::launch {
 /// @param until the end of the time.
 bool wait_for(int fd, short events, std::chrono::steady_clock::time_point until);
 
+/// Returns true if a TCP connection has both ends in one socket. The kernel makes such a connection
+/// if a socket without a port of its own tries a port at which nobody listens, and happens to get
+/// just that port. The scheduler could not listen there any more.
+bool is_connected_to_itself(int fd);
+
 /// Tries all addresses of a host once. Returns an empty descriptor if none answers, and describes
 /// in `problem` what was tried: `10.0.0.1: Connection refused (errno 111)`.
 UniqueFd try_connect(const HostAndPort& place, std::chrono::steady_clock::time_point until,

@@ -79,7 +79,10 @@ int SchedulerLoop::run() {
     std::array<epoll_event, 64> events{};
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                    milliseconds_to_wait());
-    for (int i = 0; i < count; ++i) handle(events.at(static_cast<std::size_t>(i)).data.u64);
+    for (int i = 0; i < count; ++i) {
+      const epoll_event& event = events.at(static_cast<std::size_t>(i));
+      handle(event.data.u64, event.events);
+    }
     handle_deadlines();
     update_watches();
   }
@@ -87,7 +90,7 @@ int SchedulerLoop::run() {
   return code_;
 }
 
-void SchedulerLoop::handle(std::uint64_t tag) {
+void SchedulerLoop::handle(std::uint64_t tag, std::uint32_t events) {
   switch (tag) {
     case kListening:
       return accept_all();
@@ -96,7 +99,7 @@ void SchedulerLoop::handle(std::uint64_t tag) {
     case kSignals:
       return handle_signals();
     default:
-      return read_from(static_cast<int>(tag));
+      return handle_peer(static_cast<int>(tag), events);
   }
 }
 
@@ -146,23 +149,26 @@ void SchedulerLoop::make_room() {
   drop_stranger(std::ranges::find_if(peers_, is_stranger)->first, "there were too many");
 }
 
-void SchedulerLoop::read_from(int key) {
+void SchedulerLoop::handle_peer(int key, std::uint32_t events) {
   const auto found = peers_.find(key);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
   peer.channel.flush();
+  if (peer.state != Peer::State::kRefused) return read_from(key);
+  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) peers_.erase(found);
+}
+
+// Reads what has come from a peer, 64 KiB at most: the others have their turn before the rest.
+void SchedulerLoop::read_from(int key) {
+  constexpr int kMostReads = 4;
+  Peer& peer = peers_.at(key);
+  const auto is_heard = [&] { return peer.state != Peer::State::kRefused; };
   try {
-    while (const auto text = peer.channel.receive()) {
-      if (peer.state == Peer::State::kRefused) continue;
-      const Message message = decode(*text);
-      if (const auto* hello = std::get_if<Hello>(&message);
-          hello != nullptr && peer.state == Peer::State::kStranger) {
-        introduce(key, peer, *hello);
-      } else if (const auto* end = std::get_if<RankEnded>(&message);
-                 end != nullptr && peer.state == Peer::State::kMember) {
-        handle_rank_ended(peer, *end);
-      } else {
-        throw CommError("a message came that a worker does not send at this time", "");
+    for (int i = 0; i < kMostReads && is_heard() && peer.channel.read_some(); ++i) {
+      while (is_heard()) {
+        const auto text = peer.channel.next();
+        if (!text) break;
+        handle_message(key, peer, decode(*text));
       }
     }
   } catch (const CommError& wrong) {
@@ -173,10 +179,22 @@ void SchedulerLoop::read_from(int key) {
   if (peer.channel.end() != ChannelEnd::kNone) lose(key);
 }
 
+void SchedulerLoop::handle_message(int key, Peer& peer, const Message& message) {
+  if (const auto* hello = std::get_if<Hello>(&message);
+      hello != nullptr && peer.state == Peer::State::kStranger) {
+    introduce(key, peer, *hello);
+  } else if (const auto* end = std::get_if<RankEnded>(&message);
+             end != nullptr && peer.state == Peer::State::kMember) {
+    handle_rank_ended(peer, *end);
+  } else {
+    throw CommError("a message came that a worker does not send at this time", "");
+  }
+}
+
 void SchedulerLoop::drop_stranger(int key, const std::string& why) {
   Peer& peer = peers_.at(key);
   if (++strangers_ <= kMostReported) note("dropped a connection from ", peer.address, ": ", why);
-  // A worker that has another secret cannot read this answer, and learns from that that it has.
+  // A worker that has another secret cannot read this answer, and so learns that it has.
   if (peer.channel.end() == ChannelEnd::kWrongCode)
     peer.channel.send(encode(Refused{.reason = why, .hint = ""}));
   peers_.erase(key);
@@ -201,8 +219,8 @@ void SchedulerLoop::handle_deadlines() {
 
 void SchedulerLoop::update_watches() {
   for (auto& [key, peer] : peers_) {
-    const std::uint32_t wanted =
-        peer.channel.wants_to_write() ? EPOLLIN | EPOLLOUT : static_cast<std::uint32_t>(EPOLLIN);
+    std::uint32_t wanted = peer.state == Peer::State::kRefused ? EPOLLRDHUP : EPOLLIN;
+    if (peer.channel.wants_to_write()) wanted |= EPOLLOUT;
     if (wanted == peer.watched || peer.channel.fd() < 0) continue;
     peer.watched = wanted;
     watch(peer.channel.fd(), static_cast<std::uint64_t>(key), wanted, EPOLL_CTL_MOD);

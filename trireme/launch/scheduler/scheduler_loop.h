@@ -40,11 +40,13 @@ class SchedulerLoop {
   // The number of lines about strangers and refused workers.
   static constexpr int kMostReported = 100;
 
-  void handle(std::uint64_t tag);
+  void handle(std::uint64_t tag, std::uint32_t events);
   void accept_all();
   void accept_one(UniqueFd socket, const std::string& address);
   void make_room();
+  void handle_peer(int key, std::uint32_t events);
   void read_from(int key);
+  void handle_message(int key, Peer& peer, const Message& message);
   void drop_stranger(int key, const std::string& why);
   void handle_deadlines();
   void update_watches();

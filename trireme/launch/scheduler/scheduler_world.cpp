@@ -41,6 +41,8 @@ void SchedulerLoop::refuse(Peer& peer, const Refused& refusal) {
   peer.state = Peer::State::kRefused;
   peer.deadline = Clock::now() + options_.patience;
   peer.channel.send(encode(refusal));
+  // Nothing is read from it any more, and only its end is awaited: closing a connection with bytes
+  // that nobody has read would take the answer from the worker.
 }
 
 // All workers have come: tells each its place.
@@ -76,7 +78,8 @@ void SchedulerLoop::lose(int key) {
   if (peer.state == Peer::State::kStranger) {
     // Whoever checks whether the port is open says nothing and goes.
     const ChannelEnd end = peer.channel.end();
-    if (end == ChannelEnd::kOversized) return drop_stranger(key, "it does not speak the protocol");
+    if (end == ChannelEnd::kWrongLength)
+      return drop_stranger(key, "it does not speak the protocol");
     if (end == ChannelEnd::kWrongCode)
       return drop_stranger(key, "it does not have the secret of the run (TRIREME_SECRET)");
   } else if (peer.state == Peer::State::kMember && phase_ == Phase::kForming) {

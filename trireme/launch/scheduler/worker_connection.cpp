@@ -85,7 +85,7 @@ bool WorkerConnection::await_message(WorkerClock::time_point until, std::string&
         break;
       case ChannelEnd::kClosed:
         return false;
-      case ChannelEnd::kOversized:
+      case ChannelEnd::kWrongLength:
         refuse_stranger(scheduler_);
       case ChannelEnd::kWrongCode:
         refuse_secret(scheduler_, "has another secret (TRIREME_SECRET) than this worker");

@@ -37,7 +37,7 @@ TEST(Channel, CarriesMessagesOfAnyLengthUpToTheLimit) {
     Ends ends = make_ends(secret, secret);
     ends.scheduler.begin_session("a");
     ends.worker.begin_session("a");
-    for (const std::size_t length : {std::size_t{0}, std::size_t{1}, kLongestMessage}) {
+    for (const std::size_t length : {std::size_t{1}, std::size_t{2}, kLongestMessage}) {
       const std::string text(length, 'x');
       ends.scheduler.send(text);
       std::optional<std::string> received;
@@ -78,7 +78,17 @@ TEST(Channel, RefusesALengthAboveTheLimitBeforeItComes) {
   Channel channel(std::move(other), ChannelSide::kScheduler, "", 100);
   ASSERT_EQ(::send(raw.get(), "GET / HTTP/1.1\r\n", 16, 0), 16);
   EXPECT_EQ(channel.receive(), std::nullopt);
-  EXPECT_EQ(channel.end(), ChannelEnd::kOversized);
+  EXPECT_EQ(channel.end(), ChannelEnd::kWrongLength);
+}
+
+// Otherwise zeros would be messages without end.
+TEST(Channel, RefusesEmptyMessages) {
+  auto [raw, other] = make_pair();
+  Channel channel(std::move(other), ChannelSide::kScheduler, "");
+  const std::string zeros(72, '\0');
+  ASSERT_EQ(::send(raw.get(), zeros.data(), zeros.size(), 0), 72);
+  EXPECT_EQ(channel.receive(), std::nullopt);
+  EXPECT_EQ(channel.end(), ChannelEnd::kWrongLength);
 }
 
 TEST(Channel, RefusesMessagesWithoutTheSecret) {

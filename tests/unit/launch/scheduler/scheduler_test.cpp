@@ -10,14 +10,18 @@
 #include <trireme/version.h>
 
 #include <gmock/gmock.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <tests/temporary_folder.h>
 
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -130,6 +134,19 @@ void await_message(Channel& channel) {
   }
 }
 
+// Introduces a worker to the scheduler on a connection on which nothing was said yet.
+void say_hello(const RunningScheduler& scheduler, Channel& channel, const std::string& node_id,
+               std::optional<int> workers = std::nullopt) {
+  await_message(channel);
+  channel.send(encode(Hello{.version = TRIREME_VERSION,
+                            .host = "host",
+                            .machine = "machine",
+                            .process = 1,
+                            .node_id = node_id,
+                            .workers = workers,
+                            .program = scheduler.worker().program}));
+}
+
 TEST(Scheduler, GivesRanksAndEndsWithTheWorkers) {
   for (const char* secret : {"", kSecretOfRun}) {
     RunningScheduler scheduler(2, secret);
@@ -198,15 +215,7 @@ TEST(Scheduler, TakesANewWorkerForOneThatHasGone) {
   {
     // This worker goes as soon as it is accepted.
     Channel gone(scheduler.connect(), ChannelSide::kWorker, "");
-    await_message(gone);
-    const WorkerOptions options = scheduler.worker("1");
-    gone.send(encode(Hello{.version = TRIREME_VERSION,
-                           .host = "host",
-                           .machine = "machine",
-                           .process = 1,
-                           .node_id = "1",
-                           .workers = std::nullopt,
-                           .program = options.program}));
+    say_hello(scheduler, gone, "1");
     await_message(gone);
   }
   {
@@ -245,6 +254,31 @@ TEST(Scheduler, IsNotDelayedByStrangers) {
       strangers.push_back(scheduler.connect());
       ::send(strangers.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     }
+  });
+}
+
+// Sends bytes for as long as they are taken, for two minutes at most.
+void send_on(int fd, const std::string& bytes) {
+  const auto until = std::chrono::steady_clock::now() + 120s;
+  while (std::chrono::steady_clock::now() < until) {
+    pollfd writable{.fd = fd, .events = POLLOUT, .revents = 0};
+    ::poll(&writable, 1, 100);
+    const bool has_failed = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0;
+    if (has_failed && errno != EAGAIN) return;
+  }
+}
+
+// The scheduler used to read from it and from nobody else.
+TEST(Scheduler, IsNotDelayedByARefusedWorkerThatGoesOnSending) {
+  std::vector<std::jthread> refused;
+  expect_run_after("", [&](RunningScheduler& scheduler) {
+    auto channel = std::make_shared<Channel>(scheduler.connect(), ChannelSide::kWorker, "");
+    say_hello(scheduler, *channel, "", 3);
+    await_message(*channel);
+    const std::string frame = std::string("\0\0\0\1", 4) + std::string(33, '\0');
+    std::string frames;
+    for (int i = 0; i < 1000; ++i) frames += frame;
+    refused.emplace_back([channel, frames] { send_on(channel->fd(), frames); });
   });
 }
 
@@ -356,6 +390,33 @@ TEST(Scheduler, EndsWorkersWhenItIsGone) {
   EXPECT_THAT(await_request(worker).reason,
               HasSubstr("the scheduler at " + text_of(scheduler->place()) + " has ended"));
   EXPECT_EQ(scheduler->wait(), 1);
+}
+
+TEST(TryConnect, NeverConnectsToItself) {
+  sockaddr_in address{};
+  socklen_t length = sizeof(address);
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto* const place = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(fd.get(), place, length), 0);
+  ASSERT_EQ(::getsockname(fd.get(), place, &length), 0);
+  ASSERT_EQ(::connect(fd.get(), place, length), 0);
+  EXPECT_TRUE(is_connected_to_itself(fd.get()));
+  const ListeningSocket other = listen_on(Reach::kLoopback, std::nullopt);
+  std::string problem;
+  const UniqueFd usual = try_connect({.host = "127.0.0.1", .port = other.port},
+                                     std::chrono::steady_clock::now() + 60s, problem);
+  ASSERT_TRUE(usual) << problem;
+  EXPECT_FALSE(is_connected_to_itself(usual.get()));
+  // Ports are given in turn, so that sooner or later it is the turn of the one that is tried.
+  constexpr int kAttempts = 40'000;
+  const HostAndPort free{.host = "127.0.0.1",
+                         .port = listen_on(Reach::kLoopback, std::nullopt).port};
+  for (int i = 0; i < kAttempts; ++i) {
+    const UniqueFd connected = try_connect(free, std::chrono::steady_clock::now() + 60s, problem);
+    ASSERT_FALSE(connected) << "after " << i << " attempts";
+  }
 }
 
 TEST(WorkerConnection, SaysWhatItHasTried) {
