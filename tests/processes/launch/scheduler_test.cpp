@@ -52,7 +52,7 @@ TEST(SchedulerCommand, FormsAWorldOfWorkersWithDifferentNumbersOfRanks) {
               AllOf(HasSubstr("listens at 127.0.0.1:" + port + " and waits for 3 workers"),
                     HasSubstr("the world is complete: 3 ranks on 1 host"), HasSubstr("ranks 0-1: "),
                     HasSubstr("node id a) with 2 ranks"), HasSubstr("rank 2: "),
-                    HasSubstr("all 3 ranks have ended with 0")));
+                    HasSubstr("all 3 ranks exited with code 0")));
 }
 
 TEST(SchedulerCommand, CountsTheRanksOfAllWorkersOfAHostAgainstItsCores) {
@@ -169,7 +169,7 @@ TEST(SchedulerCommand, ListsWhoCameWhenItIsEndedBeforeAllCame) {
   EXPECT_EQ(scheduler.wait(), 1);
   EXPECT_EQ(worker.wait(), 2);
   for (const std::string& text : {scheduler.error, worker.error}) {
-    EXPECT_THAT(text, AllOf(HasSubstr("waited 3 s for 3 workers, 2 came:\n  process "),
+    EXPECT_THAT(text, AllOf(HasSubstr("waited 3 s for 3 ranks, 2 came:\n  process "),
                             HasSubstr("(127.0.0.1) with 2 ranks")));
   }
 }

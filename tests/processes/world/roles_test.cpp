@@ -59,9 +59,9 @@ end
     EXPECT_EQ(log("worker_" + rank),
               "rank " + rank + " of 4, local " + rank + " of 4, by trireme, sum 6, same 1\n");
   }
-  EXPECT_THAT(log("scheduler"),
-              AllOf(HasSubstr("the world is complete: 4 ranks on 1 host"),
-                    HasSubstr("all 4 ranks have ended with 0"), Not(HasSubstr("by trireme, sum"))));
+  EXPECT_THAT(log("scheduler"), AllOf(HasSubstr("the world is complete: 4 ranks on 1 host"),
+                                      HasSubstr("all 4 ranks exited with code 0"),
+                                      Not(HasSubstr("by trireme, sum"))));
 }
 
 TEST_F(Roles, HaveNativeNamesAndMayUseTheCommands) {
@@ -183,9 +183,9 @@ MS_ROLE=MS_WORKER MS_NODE_ID=5 $program >worker.log 2>&1 &
 MS_ROLE=MS_SCHED $program; echo "scheduler ended with $?"
 wait
 )");
-  EXPECT_THAT(finished.output, AllOf(HasSubstr("waited 3 s for 3 workers, 1 came:\n  process "),
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("waited 3 s for 3 ranks, 1 came:\n  process "),
                                      HasSubstr("node id 5)"), HasSubstr("scheduler ended with 1")));
-  EXPECT_THAT(log("worker"), HasSubstr("has ended the run: waited 3 s for 3 workers, 1 came:"));
+  EXPECT_THAT(log("worker"), HasSubstr("has ended the run: waited 3 s for 3 ranks, 1 came:"));
 }
 
 TEST_F(Roles, SayThatNoSchedulerAnswers) {

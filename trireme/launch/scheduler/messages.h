@@ -66,8 +66,9 @@ struct Assignment {
 
 /// The answer to a worker that does not take part.
 struct Refused {
-  std::string reason;  ///< why, with the values concerned
-  std::string hint;    ///< what to do; may be empty
+  std::string reason;      ///< why, with the values concerned
+  std::string hint;        ///< what to do; may be empty
+  std::string cause = {};  ///< why in a few words, to count refusals; not sent
 };
 
 /// A worker's message that one of its ranks has ended.

@@ -66,7 +66,8 @@ std::optional<Refused> Roster::objection(const Hello& worker, const std::string&
         .reason = join_message(who, " has version ", worker.version, " of Trireme with protocol ",
                                worker.protocol, ", expected ", TRIREME_VERSION, " with protocol ",
                                kSchedulerProtocol, ", as the scheduler has"),
-        .hint = "build the scheduler and all workers with one version"};
+        .hint = "build the scheduler and all workers with one version",
+        .cause = "another version of Trireme"};
   }
   if (worker.workers && *worker.workers != workers_) {
     return Refused{
@@ -74,14 +75,16 @@ std::optional<Refused> Roster::objection(const Hello& worker, const std::string&
                                workers_),
         .hint =
             "set TRIREME_WORKERS or MS_WORKER_NUM to the same number for the scheduler and all "
-            "workers"};
+            "workers",
+        .cause = "another number of workers"};
   }
   for (const Worker& other : all_) {
     if (worker.node_id.empty() || worker.node_id != other.hello.node_id) continue;
     return Refused{.reason = join_message(who, " has the node id '", worker.node_id,
                                           "', which is already that of ",
                                           describe(other.hello, other.address)),
-                   .hint = "give each worker its own TRIREME_NODE_ID or MS_NODE_ID, or none"};
+                   .hint = "give each worker its own TRIREME_NODE_ID or MS_NODE_ID, or none",
+                   .cause = "a node id that another worker has"};
   }
   if (!all_.empty()) {
     const Worker& first = all_.front();
@@ -91,7 +94,8 @@ std::optional<Refused> Roster::objection(const Hello& worker, const std::string&
                                             describe_program_of(worker.program), ", than ",
                                             describe(first.hello, first.address), ", which runs ",
                                             describe_program_of(expected)),
-                     .hint = "start one build of one program on all hosts"};
+                     .hint = "start one build of one program on all hosts",
+                     .cause = "another program"};
     }
   }
   if (ranks() + worker.ranks > workers_) {
@@ -101,16 +105,17 @@ std::optional<Refused> Roster::objection(const Hello& worker, const std::string&
                                "; there are:\n", describe_all()),
         .hint =
             "start as many workers as the scheduler was told (--workers, TRIREME_WORKERS or "
-            "MS_WORKER_NUM), or give it another port if it belongs to another run"};
+            "MS_WORKER_NUM), or give it another port if it belongs to another run",
+        .cause = "more workers than expected"};
   }
   return std::nullopt;
 }
 
-void Roster::add(int key, Hello worker, std::string address) {
+void Roster::add(std::uint64_t key, Hello worker, std::string address) {
   all_.push_back({.key = key, .hello = std::move(worker), .address = std::move(address)});
 }
 
-void Roster::remove(int key) {
+void Roster::remove(std::uint64_t key) {
   std::erase_if(all_, [&](const Worker& worker) { return worker.key == key; });
 }
 
@@ -136,13 +141,14 @@ std::vector<const Roster::Worker*> Roster::in_order() const {
   return order;
 }
 
-std::map<int, Assignment> Roster::assign(int store_port, const std::string& run_id) const {
+std::map<std::uint64_t, Assignment> Roster::assign(int store_port,
+                                                   const std::string& run_id) const {
   struct Host {
     int number = 0;
     int ranks = 0;
   };
   std::map<std::string, Host> hosts;
-  std::map<int, Assignment> places;
+  std::map<std::uint64_t, Assignment> places;
   const std::vector<const Worker*> order = in_order();
   int rank = 0;
   for (const Worker* const worker : order) {
@@ -159,8 +165,8 @@ std::map<int, Assignment> Roster::assign(int store_port, const std::string& run_
     rank += worker->hello.ranks;
   }
   for (const Worker* const worker : order) {
-    places[worker->key].local_world_size = hosts.at(worker->hello.machine).ranks;
-    places[worker->key].nodes = static_cast<int>(hosts.size());
+    places.at(worker->key).local_world_size = hosts.at(worker->hello.machine).ranks;
+    places.at(worker->key).nodes = static_cast<int>(hosts.size());
   }
   return places;
 }

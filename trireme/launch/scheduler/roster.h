@@ -5,6 +5,7 @@
 
 #include <trireme/launch/scheduler/messages.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,9 +32,9 @@ class Roster {
 
   /// Adds a worker to which there is no objection.
   /// @param key the name of the worker in the functions below.
-  void add(int key, Hello worker, std::string address);
+  void add(std::uint64_t key, Hello worker, std::string address);
   /// Removes a worker that has gone before the world was complete.
-  void remove(int key);
+  void remove(std::uint64_t key);
 
   /// Returns the number of ranks that have come.
   int ranks() const;
@@ -45,14 +46,14 @@ class Roster {
   /// order in which their hosts came, and then by the order in which they came themselves.
   /// @param store_port the port of the store.
   /// @param run_id the name of the run.
-  std::map<int, Assignment> assign(int store_port, const std::string& run_id) const;
+  std::map<std::uint64_t, Assignment> assign(int store_port, const std::string& run_id) const;
 
   /// Describes who has come, with one line for each worker, or `none`.
   std::string describe_all() const;
 
  private:
   struct Worker {
-    int key = 0;
+    std::uint64_t key = 0;
     Hello hello;
     std::string address;
   };

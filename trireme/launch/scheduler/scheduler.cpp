@@ -2,14 +2,17 @@
 #include <trireme/launch/scheduler/scheduler.h>
 
 #include <trireme/base/broken_pipe_guard.h>
+#include <trireme/base/error.h>
 #include <trireme/base/warning.h>
 #include <trireme/launch/listening_socket.h>
 #include <trireme/launch/scheduler/scheduler_loop.h>
 #include <trireme/launch/secret.h>
 
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -54,10 +57,28 @@ void warn_of(const SchedulerOptions& options, const ListeningSocket& socket) {
   }
 }
 
+// Raises the limit of open files for this process and that of the store, which is started later.
+void raise_open_files(const SchedulerOptions& options) {
+  constexpr std::size_t kForStrangers = 300;
+  const std::size_t needed = kForStrangers + static_cast<std::size_t>(options.workers) *
+                                                 static_cast<std::size_t>(options.files_of_rank);
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  if (needed > files.rlim_max) {
+    throw ConfigError(
+        join_message("a scheduler of ", options.workers, " ranks needs ", needed,
+                     " open files in one process, the hard limit is ", files.rlim_max),
+        "raise it (ulimit -Hn, LimitNOFILE, limits.conf), or start fewer ranks");
+  }
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
 }  // namespace
 
 int run_scheduler(const SchedulerOptions& options) {
   check_secret(options.secret);
+  raise_open_files(options);
   // Whoever reads the output, or is connected to the store, may go.
   const BrokenPipeGuard guard;
   ListeningSocket listening = listen_at(options.place.host, options.place.port, names_of(options));

@@ -32,6 +32,9 @@ struct SchedulerOptions {
   std::chrono::milliseconds grace{std::chrono::seconds{5}};
   /// The time in which a connection must introduce itself, and in which a refused worker must go.
   std::chrono::milliseconds patience{std::chrono::seconds{5}};
+  /// The number of open files that each rank needs in one process: 2 in the process of the store,
+  /// and 3 if that is this process.
+  int files_of_rank = 2;
   /// The secret of the run (launch/secret.h). With it, only workers that have it are answered.
   std::string secret;
   /// Starts to serve the store.
@@ -44,7 +47,8 @@ struct SchedulerOptions {
 /// error.
 ///
 /// Blocking. Handles SIGINT, SIGTERM and SIGHUP meanwhile, unless the program handles or ignores
-/// them. Throws ConfigError if the port or the store cannot be served.
+/// them. Raises the soft limit of open files. Throws ConfigError if that is not enough, or the port
+/// or the store cannot be served.
 int run_scheduler(const SchedulerOptions& options);
 
 }  // namespace trireme::launch

@@ -2,7 +2,6 @@
 #include <trireme/launch/scheduler/scheduler_loop.h>
 
 #include <trireme/base/error.h>
-#include <trireme/base/warning.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/secret.h>
 #include <trireme/version.h>
@@ -60,19 +59,18 @@ SchedulerLoop::SchedulerLoop(const SchedulerOptions& options, ListeningSocket li
     throw ConfigError(join_message("cannot open descriptors: ", describe_errno(errno)),
                       "check ulimit -n");
   }
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
   ::fcntl(listening_.fd.get(), F_SETFL, O_NONBLOCK);
 }
 
 int SchedulerLoop::run() {
-  watch(listening_.fd.get(), kListening, EPOLLIN, EPOLL_CTL_ADD);
-  watch(signals_.fd(), kSignals, EPOLLIN, EPOLL_CTL_ADD);
-  if (store_->fd() >= 0) watch(store_->fd(), kStore, EPOLLIN, EPOLL_CTL_ADD);
-  note("the scheduler (process ", ::getpid(), ") listens at ", text_of(options_.place),
-       " and waits for ", describe_count(static_cast<std::size_t>(options_.workers), "worker"));
+  if (!watch(listening_.fd.get(), kListening, EPOLLIN, EPOLL_CTL_ADD) ||
+      !watch(signals_.fd(), kSignals, EPOLLIN, EPOLL_CTL_ADD) ||
+      (store_->fd() >= 0 && !watch(store_->fd(), kStore, EPOLLIN, EPOLL_CTL_ADD))) {
+    throw ConfigError(join_message("cannot poll descriptors: ", describe_errno(errno)),
+                      "check /proc/sys/fs/epoll/max_user_watches");
+  }
+  say("the scheduler (process ", ::getpid(), ") listens at ", text_of(options_.place),
+      " and waits for ", describe_count(static_cast<std::size_t>(options_.workers), "worker"));
   while (!is_finished()) {
     // The kernel returns descriptors in the order in which they became ready, so that the worker
     // that failed first is handled first.
@@ -84,7 +82,9 @@ int SchedulerLoop::run() {
       handle(event.data.u64, event.events);
     }
     handle_deadlines();
+    begin_if_all_are_there();
     update_watches();
+    lose_broken();
   }
   report_end();
   return code_;
@@ -99,7 +99,7 @@ void SchedulerLoop::handle(std::uint64_t tag, std::uint32_t events) {
     case kSignals:
       return handle_signals();
     default:
-      return handle_peer(static_cast<int>(tag), events);
+      return handle_peer(tag, events);
   }
 }
 
@@ -116,7 +116,14 @@ void SchedulerLoop::accept_all() {
     } else if (errno == EMFILE || errno == ENFILE) {
       reserve_.reset();
       const UniqueFd refused(::accept4(listening_.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (refused) ++strangers_;
+      if (refused) {
+        rlimit files{};
+        ::getrlimit(RLIMIT_NOFILE, &files);
+        notes_.add_limited(
+            "no free descriptor",
+            join_message("dropped a connection: the scheduler may open ", files.rlim_cur,
+                         " files at most (ulimit -n), and has them"));
+      }
       reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     } else {
       return;
@@ -126,7 +133,7 @@ void SchedulerLoop::accept_all() {
 
 void SchedulerLoop::accept_one(UniqueFd socket, const std::string& address) {
   make_room();
-  const int key = next_key_++;
+  const Key key = next_key_++;
   const std::string nonce = make_secret();
   Peer& peer = peers_
                    .try_emplace(key,
@@ -138,7 +145,8 @@ void SchedulerLoop::accept_one(UniqueFd socket, const std::string& address) {
       .version = TRIREME_VERSION, .nonce = nonce, .needs_secret = !options_.secret.empty()}));
   peer.channel.begin_session(nonce);
   peer.watched = EPOLLIN;
-  watch(peer.channel.fd(), static_cast<std::uint64_t>(key), EPOLLIN, EPOLL_CTL_ADD);
+  if (!watch(peer.channel.fd(), key, EPOLLIN, EPOLL_CTL_ADD))
+    drop_stranger(key, "not pollable", describe_errno(errno));
 }
 
 // Drops the oldest stranger if there are too many. A worker that is dropped tries again.
@@ -146,10 +154,10 @@ void SchedulerLoop::make_room() {
   const auto most = kMostStrangers + static_cast<std::size_t>(options_.workers);
   const auto is_stranger = [](const auto& one) { return one.second.state != Peer::State::kMember; };
   if (static_cast<std::size_t>(std::ranges::count_if(peers_, is_stranger)) < most) return;
-  drop_stranger(std::ranges::find_if(peers_, is_stranger)->first, "there were too many");
+  drop_stranger(std::ranges::find_if(peers_, is_stranger)->first, "too many at once");
 }
 
-void SchedulerLoop::handle_peer(int key, std::uint32_t events) {
+void SchedulerLoop::handle_peer(Key key, std::uint32_t events) {
   const auto found = peers_.find(key);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
@@ -159,7 +167,7 @@ void SchedulerLoop::handle_peer(int key, std::uint32_t events) {
 }
 
 // Reads what has come from a peer, 64 KiB at most: the others have their turn before the rest.
-void SchedulerLoop::read_from(int key) {
+void SchedulerLoop::read_from(Key key) {
   constexpr int kMostReads = 4;
   Peer& peer = peers_.at(key);
   const auto is_heard = [&] { return peer.state != Peer::State::kRefused; };
@@ -172,14 +180,15 @@ void SchedulerLoop::read_from(int key) {
       }
     }
   } catch (const CommError& wrong) {
-    if (peer.state == Peer::State::kStranger) return drop_stranger(key, wrong.what());
-    note("closes the connection of ", describe(peer.hello, peer.address), ": ", wrong.what());
+    if (peer.state == Peer::State::kStranger)
+      return drop_stranger(key, "a wrong message", wrong.what());
+    say("closes the connection of ", describe(peer.hello, peer.address), ": ", wrong.what());
     peer.channel.close();
   }
   if (peer.channel.end() != ChannelEnd::kNone) lose(key);
 }
 
-void SchedulerLoop::handle_message(int key, Peer& peer, const Message& message) {
+void SchedulerLoop::handle_message(Key key, Peer& peer, const Message& message) {
   if (const auto* hello = std::get_if<Hello>(&message);
       hello != nullptr && peer.state == Peer::State::kStranger) {
     introduce(key, peer, *hello);
@@ -191,27 +200,29 @@ void SchedulerLoop::handle_message(int key, Peer& peer, const Message& message) 
   }
 }
 
-void SchedulerLoop::drop_stranger(int key, const std::string& why) {
+void SchedulerLoop::drop_stranger(Key key, const std::string& cause, const std::string& why) {
   Peer& peer = peers_.at(key);
-  if (++strangers_ <= kMostReported) note("dropped a connection from ", peer.address, ": ", why);
+  notes_.add_limited(cause, join_message("dropped a connection from ", peer.address, ": ",
+                                         why.empty() ? cause : why));
   // A worker that has another secret cannot read this answer, and so learns that it has.
   if (peer.channel.end() == ChannelEnd::kWrongCode)
-    peer.channel.send(encode(Refused{.reason = why, .hint = ""}));
+    peer.channel.send(encode(Refused{.reason = cause, .hint = ""}));
   peers_.erase(key);
 }
 
 void SchedulerLoop::handle_deadlines() {
   const auto now = Clock::now();
-  std::vector<int> late;
+  std::vector<Key> late;
   for (const auto& [key, peer] : peers_) {
     if (peer.state != Peer::State::kMember && now >= peer.deadline) late.push_back(key);
   }
-  for (const int key : late) {
+  for (const Key key : late) {
     if (peers_.at(key).state == Peer::State::kRefused) {
       peers_.erase(key);
     } else {
-      drop_stranger(key, join_message("it did not introduce itself within ",
-                                      options_.patience.count(), " ms"));
+      drop_stranger(
+          key, "no introduction in time",
+          join_message("it did not introduce itself within ", options_.patience.count(), " ms"));
     }
   }
   if (phase_ == Phase::kForming && now >= deadline_) give_up_waiting();
@@ -223,7 +234,17 @@ void SchedulerLoop::update_watches() {
     if (peer.channel.wants_to_write()) wanted |= EPOLLOUT;
     if (wanted == peer.watched || peer.channel.fd() < 0) continue;
     peer.watched = wanted;
-    watch(peer.channel.fd(), static_cast<std::uint64_t>(key), wanted, EPOLL_CTL_MOD);
+    if (!watch(peer.channel.fd(), key, wanted, EPOLL_CTL_MOD)) peer.channel.close();
+  }
+}
+
+// Handles connections that were closed because the other side did not read, or could not be polled.
+// That may end the run, and so close others.
+void SchedulerLoop::lose_broken() {
+  const auto is_broken = [](const auto& one) { return one.second.channel.fd() < 0; };
+  for (auto found = std::ranges::find_if(peers_, is_broken); found != peers_.end();
+       found = std::ranges::find_if(peers_, is_broken)) {
+    lose(found->first);
   }
 }
 
@@ -237,11 +258,11 @@ int SchedulerLoop::milliseconds_to_wait() const {
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000));
 }
 
-void SchedulerLoop::watch(int fd, std::uint64_t tag, std::uint32_t events, int operation) {
+bool SchedulerLoop::watch(int fd, std::uint64_t tag, std::uint32_t events, int operation) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = tag;
-  ::epoll_ctl(epoll_.get(), operation, fd, &event);
+  return ::epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
 }
 
 }  // namespace trireme::launch

@@ -3,12 +3,14 @@
 // scheduler_loop.cpp handles connections, and scheduler_world.cpp forms and ends the world.
 #pragma once
 
+#include <trireme/base/error.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/launch/listening_socket.h>
 #include <trireme/launch/scheduler/messages.h>
 #include <trireme/launch/scheduler/peer.h>
 #include <trireme/launch/scheduler/roster.h>
 #include <trireme/launch/scheduler/scheduler.h>
+#include <trireme/launch/scheduler/scheduler_notes.h>
 #include <trireme/launch/scheduler/served_store.h>
 #include <trireme/launch/scheduler/stop_signals.h>
 
@@ -34,52 +36,56 @@ class SchedulerLoop {
 
  private:
   using Clock = std::chrono::steady_clock;
+  using Key = std::uint64_t;
   enum class Phase { kForming, kRunning, kEnding };
   enum Tag : std::uint64_t { kListening, kStore, kSignals, kFirstPeer };
-
-  // The number of lines about strangers and refused workers.
-  static constexpr int kMostReported = 100;
 
   void handle(std::uint64_t tag, std::uint32_t events);
   void accept_all();
   void accept_one(UniqueFd socket, const std::string& address);
   void make_room();
-  void handle_peer(int key, std::uint32_t events);
-  void read_from(int key);
-  void handle_message(int key, Peer& peer, const Message& message);
-  void drop_stranger(int key, const std::string& why);
+  void handle_peer(Key key, std::uint32_t events);
+  void read_from(Key key);
+  void handle_message(Key key, Peer& peer, const Message& message);
+  void drop_stranger(Key key, const std::string& cause, const std::string& why = "");
   void handle_deadlines();
   void update_watches();
   int milliseconds_to_wait() const;
-  void watch(int fd, std::uint64_t tag, std::uint32_t events, int operation);
+  void lose_broken();
+  bool watch(int fd, std::uint64_t tag, std::uint32_t events, int operation);
 
-  void introduce(int key, Peer& peer, const Hello& hello);
+  void introduce(Key key, Peer& peer, const Hello& hello);
   void refuse(Peer& peer, const Refused& refusal);
+  void begin_if_all_are_there();
   void begin();
   void handle_rank_ended(Peer& peer, const RankEnded& end);
-  void lose(int key);
+  void lose(Key key);
   void handle_signals();
   void handle_store();
   void fail(const std::string& reason, int code);
   void give_up_waiting();
+  template <typename... Parts>
+  void say(const Parts&... parts) {
+    notes_.add(join_message(parts...));
+  }
   bool is_finished() const;
   std::string describe_world() const;
-  void report_end() const;
+  void report_end();
 
   const SchedulerOptions& options_;
   ListeningSocket listening_;
   int store_port_ = 0;
   std::unique_ptr<ServedStore> store_;
+  SchedulerNotes notes_;  // starts a thread, and the store must be started before
   StopSignals signals_;
   UniqueFd epoll_;
   UniqueFd reserve_;  // closed to accept a connection when there are no free descriptors
   Roster roster_;
-  std::map<int, Peer> peers_;  // by a key that is never used again
-  int next_key_ = static_cast<int>(kFirstPeer);
+  std::map<Key, Peer> peers_;  // by a key that is never used again
+  Key next_key_ = kFirstPeer;
   Phase phase_ = Phase::kForming;
   Clock::time_point deadline_;
-  std::int64_t strangers_ = 0;  // connections that were dropped
-  std::int64_t refused_ = 0;    // workers that were refused
+  bool has_told_counts_ = false;
   int ended_by_us_ = 0;
   int code_ = 0;
 };

@@ -2,7 +2,6 @@
 // Forms the world of a scheduler, and ends it.
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
-#include <trireme/base/warning.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/scheduler/scheduler_loop.h>
 #include <trireme/launch/secret.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace trireme::launch {
 namespace {
@@ -20,12 +20,13 @@ constexpr std::chrono::seconds kEndPatience{10};
 
 }  // namespace
 
-void SchedulerLoop::introduce(int key, Peer& peer, const Hello& hello) {
+void SchedulerLoop::introduce(Key key, Peer& peer, const Hello& hello) {
   peer.channel.begin_session(peer.nonce + hello.nonce);
   peer.channel.set_longest(kLongestMessage);
   peer.hello = hello;
   if (phase_ == Phase::kEnding) {
-    return refuse(peer, {.reason = "the run has ended", .hint = "start it again"});
+    return refuse(
+        peer, {.reason = "the run has ended", .hint = "start it again", .cause = "late workers"});
   }
   if (const auto refusal = roster_.objection(hello, peer.address)) return refuse(peer, *refusal);
   peer.state = Peer::State::kMember;
@@ -33,11 +34,10 @@ void SchedulerLoop::introduce(int key, Peer& peer, const Hello& hello) {
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
   peer.channel.send(encode(Accepted{.wait_ms = std::max<std::int64_t>(0, left)}));
-  if (roster_.is_complete()) begin();
 }
 
 void SchedulerLoop::refuse(Peer& peer, const Refused& refusal) {
-  if (++refused_ <= kMostReported) note("refused a worker: ", refusal.reason);
+  notes_.add_limited(refusal.cause, join_message("refused a worker: ", refusal.reason));
   peer.state = Peer::State::kRefused;
   peer.deadline = Clock::now() + options_.patience;
   peer.channel.send(encode(refusal));
@@ -45,7 +45,19 @@ void SchedulerLoop::refuse(Peer& peer, const Refused& refusal) {
   // that nobody has read would take the answer from the worker.
 }
 
-// All workers have come: tells each its place.
+// Begins the run once all workers have come and none of them has gone again meanwhile: what they
+// have sent, or the end of their connection, may not have been read yet.
+void SchedulerLoop::begin_if_all_are_there() {
+  if (phase_ != Phase::kForming || !roster_.is_complete()) return;
+  std::vector<Key> members;
+  for (const auto& [key, peer] : peers_) {
+    if (peer.state == Peer::State::kMember) members.push_back(key);
+  }
+  for (const Key key : members) read_from(key);
+  if (phase_ == Phase::kForming && roster_.is_complete()) begin();
+}
+
+// Tells each worker its place.
 void SchedulerLoop::begin() {
   constexpr int kRandomDigits = 8;
   const std::string run_id = join_message(host_name(), "-", ::getpid(), "-", options_.place.port,
@@ -57,7 +69,7 @@ void SchedulerLoop::begin() {
     peer.place = place;
     peer.channel.send(encode(place));
   }
-  note(describe_world());
+  say(describe_world());
 }
 
 void SchedulerLoop::handle_rank_ended(Peer& peer, const RankEnded& end) {
@@ -73,17 +85,18 @@ void SchedulerLoop::handle_rank_ended(Peer& peer, const RankEnded& end) {
   if (phase_ == Phase::kRunning && all_ended) deadline_ = Clock::now() + kEndPatience;
 }
 
-void SchedulerLoop::lose(int key) {
+void SchedulerLoop::lose(Key key) {
   Peer& peer = peers_.at(key);
   if (peer.state == Peer::State::kStranger) {
     // Whoever checks whether the port is open says nothing and goes.
     const ChannelEnd end = peer.channel.end();
     if (end == ChannelEnd::kWrongLength)
-      return drop_stranger(key, "it does not speak the protocol");
+      return drop_stranger(key, "another protocol", "it does not speak the protocol");
     if (end == ChannelEnd::kWrongCode)
-      return drop_stranger(key, "it does not have the secret of the run (TRIREME_SECRET)");
+      return drop_stranger(key, "another secret",
+                           "it does not have the secret of the run (TRIREME_SECRET)");
   } else if (peer.state == Peer::State::kMember && phase_ == Phase::kForming) {
-    note(describe(peer.hello, peer.address), " has gone before the world was complete");
+    say(describe(peer.hello, peer.address), " has gone before the world was complete");
     roster_.remove(key);
   } else if (peer.state == Peer::State::kMember && phase_ == Phase::kRunning && !peer.is_done()) {
     const std::string reason = describe_loss(peer);
@@ -115,7 +128,7 @@ void SchedulerLoop::fail(const std::string& reason, int code) {
   const bool was_forming = phase_ == Phase::kForming;
   phase_ = Phase::kEnding;
   code_ = code;
-  note(reason);
+  say(reason);
   for (auto& [key, peer] : peers_) {
     if (peer.state != Peer::State::kMember || peer.is_done()) continue;
     if (was_forming) {
@@ -131,9 +144,12 @@ void SchedulerLoop::fail(const std::string& reason, int code) {
 
 void SchedulerLoop::give_up_waiting() {
   const std::chrono::duration<double> waited = options_.timeout;
+  const std::string counts = notes_.describe_counts();
+  has_told_counts_ = true;
   fail(join_message("waited ", waited.count(), " s for ",
-                    describe_count(static_cast<std::size_t>(options_.workers), "worker"), ", ",
+                    describe_count(static_cast<std::size_t>(options_.workers), "rank"), ", ",
                     roster_.ranks(), " came:\n", roster_.describe_all(),
+                    counts.empty() ? "" : "\nconnections that were dropped or refused:\n", counts,
                     "\n  hint: look at the output of the missing workers, and at the lines above "
                     "about workers that were refused; TRIREME_TIMEOUT or --timeout sets the "
                     "deadline in seconds"),
@@ -168,21 +184,22 @@ std::string SchedulerLoop::describe_world() const {
   return text;
 }
 
-void SchedulerLoop::report_end() const {
+void SchedulerLoop::report_end() {
   const auto left = std::ranges::count_if(
       peers_, [](const auto& one) { return one.second.state == Peer::State::kMember; });
   if (left > 0) {
-    note(describe_count(static_cast<std::size_t>(left), "worker"),
-         " did not end in time, and the scheduler does not wait any longer");
+    say(describe_count(static_cast<std::size_t>(left), "worker"),
+        " did not end in time, and the scheduler does not wait any longer");
   }
   if (ended_by_us_ > 0) {
-    note(describe_count(static_cast<std::size_t>(ended_by_us_), "other rank"),
-         ended_by_us_ == 1 ? " was" : " were", " ended");
+    say(describe_count(static_cast<std::size_t>(ended_by_us_), "other rank"),
+        ended_by_us_ == 1 ? " was" : " were", " ended");
   }
-  if (strangers_ > kMostReported)
-    note(strangers_, " connections in all were dropped because they were not those of workers");
-  if (refused_ > kMostReported) note(refused_, " workers in all were refused");
-  if (code_ == 0) note("all ", options_.workers, " ranks have ended with 0");
+  if (const std::string counts = notes_.describe_counts(); !has_told_counts_ && !counts.empty())
+    say("connections that were dropped or refused:\n", counts);
+  if (code_ != 0) return;
+  say(options_.workers == 1 ? "the rank" : join_message("all ", options_.workers, " ranks"),
+      " exited with code 0");
 }
 
 }  // namespace trireme::launch

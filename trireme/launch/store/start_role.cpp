@@ -30,6 +30,7 @@ namespace {
        .port_source = is_native ? "port in TRIREME_SCHEDULER" : "MS_SCHED_PORT",
        .workers = *role.workers,
        .timeout = timeout,
+       .files_of_rank = 3,
        .secret = secret,
        .start_store = serve_in_this_process([](StoreAddress place) {
          return std::unique_ptr<RunStore>(std::make_unique<StoreServer>(std::move(place)));

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ Hello worker_on(const std::string& host, const std::string& node_id = "", int ra
 
 // Adds workers in this order, and returns their first ranks in the same order.
 std::vector<int> ranks_of(Roster& roster, const std::vector<Hello>& workers) {
-  int key = 0;
+  std::uint64_t key = 0;
   for (const Hello& worker : workers) {
     EXPECT_EQ(roster.objection(worker, "10.0.0.1"), std::nullopt);
     roster.add(key++, worker, "10.0.0.1");

@@ -11,7 +11,9 @@
 
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <tests/temporary_folder.h>
 
@@ -204,7 +206,7 @@ TEST(Scheduler, TellsWorkersAtTheDeadlineWhoCame) {
   auto second = join(scheduler.worker("b"));
   for (auto* worker : {&first, &second}) {
     EXPECT_THAT(message_of<CommError>([&] { worker->get(); }),
-                AllOf(HasSubstr("has ended the run: waited 3 s for 3 workers, 2 came:"),
+                AllOf(HasSubstr("has ended the run: waited 3 s for 3 ranks, 2 came:"),
                       HasSubstr("node id a)"), HasSubstr("node id b)")));
   }
   EXPECT_EQ(scheduler.wait(), 1);
@@ -225,6 +227,32 @@ TEST(Scheduler, TakesANewWorkerForOneThatHasGone) {
     WorkerConnection other = second.get();
     end(one, 0);
     end(other, 0);
+  }
+  EXPECT_EQ(scheduler.wait(), 0);
+}
+
+// The world used to be complete, and its run to fail.
+TEST(Scheduler, StartsNoWorldWithAWorkerThatHasGoneAgain) {
+  RunningScheduler scheduler(2);
+  Channel first(scheduler.connect(), ChannelSide::kWorker, "");
+  say_hello(scheduler, first, "0");
+  await_message(first);
+  {
+    // The kernel sends the introduction and the end of the connection together.
+    Channel gone(scheduler.connect(), ChannelSide::kWorker, "");
+    const int together = 1;
+    ::setsockopt(gone.fd(), IPPROTO_TCP, TCP_CORK, &together, sizeof(together));
+    say_hello(scheduler, gone, "1");
+  }
+  {
+    auto second = join(scheduler.worker("1"));
+    WorkerConnection other = second.get();
+    await_message(first);
+    for (int rank = 0; rank < 2; ++rank) {
+      const RankEnded ended{.rank = rank, .process = 1, .code = 0, .how = ""};
+      rank == 0 ? first.send(encode(ended)) : other.say_ended(ended);
+    }
+    first.close();
   }
   EXPECT_EQ(scheduler.wait(), 0);
 }
@@ -373,6 +401,21 @@ TEST(Scheduler, NamesTheProcessThatHasThePort) {
                     HasSubstr("give another --port, the same for the scheduler")));
 }
 
+TEST(SchedulerDeathTest, SaysThatItNeedsMoreOpenFiles) {
+  const auto act = [] {
+    const rlimit few{.rlim_cur = 400, .rlim_max = 400};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    SchedulerOptions options;
+    options.workers = 100;
+    const std::string message = message_of<ConfigError>([&] { run_scheduler(options); });
+    ::write(2, message.data(), message.size());
+    ::_exit(0);
+  };
+  EXPECT_EXIT(
+      act(), testing::ExitedWithCode(0),
+      "a scheduler of 100 ranks needs 500 open files in one process, the hard limit is 400");
+}
+
 TEST(Scheduler, RefusesAnAddressOfAnotherHost) {
   SchedulerOptions options;
   options.place = {.host = "192.0.2.1", .port = 29'500};
@@ -392,6 +435,16 @@ TEST(Scheduler, EndsWorkersWhenItIsGone) {
   EXPECT_EQ(scheduler->wait(), 1);
 }
 
+int free_even_port() {
+  while (true) {
+    const int port = listen_on(Reach::kLoopback, std::nullopt).port & ~1;
+    try {
+      return listen_at("127.0.0.1", port).port;
+    } catch (const ConfigError&) {  // NOLINT(bugprone-empty-catch): in use, so tries another one
+    }
+  }
+}
+
 TEST(TryConnect, NeverConnectsToItself) {
   sockaddr_in address{};
   socklen_t length = sizeof(address);
@@ -409,10 +462,10 @@ TEST(TryConnect, NeverConnectsToItself) {
                                      std::chrono::steady_clock::now() + 60s, problem);
   ASSERT_TRUE(usual) << problem;
   EXPECT_FALSE(is_connected_to_itself(usual.get()));
-  // Ports are given in turn, so that sooner or later it is the turn of the one that is tried.
-  constexpr int kAttempts = 40'000;
-  const HostAndPort free{.host = "127.0.0.1",
-                         .port = listen_on(Reach::kLoopback, std::nullopt).port};
+  // Ports are given in turn, so that sooner or later it is the turn of the one that is tried. The
+  // kernel gives even ports to clients first.
+  constexpr int kAttempts = 20'000;
+  const HostAndPort free{.host = "127.0.0.1", .port = free_even_port()};
   for (int i = 0; i < kAttempts; ++i) {
     const UniqueFd connected = try_connect(free, std::chrono::steady_clock::now() + 60s, problem);
     ASSERT_FALSE(connected) << "after " << i << " attempts";
