@@ -274,8 +274,10 @@ const Names* find_own_names(const Environment& environment) {
   return found == kWithOwnNames.end() ? nullptr : found;
 }
 
-// Throws ConfigError if this process is one of several, because it would otherwise train alone.
-void check_alone(const Environment& environment) {
+// Throws ConfigError if variables give this process a role, or a part of one, that it has not
+// taken. It would otherwise train alone.
+void refuse_role(const Environment& environment) {
+  if (has_rank_of_trireme(environment)) return;
   if (const auto role = read_role(environment)) {
     throw ConfigError(join_message("environment variable ", role->variable,
                                    " gives this process a role in a run with a scheduler, and only "
@@ -283,6 +285,11 @@ void check_alone(const Environment& environment) {
                       "call trireme::init() first in main");
   }
   refuse_incomplete_role(environment);
+}
+
+// Throws ConfigError if this process is one of several, because it would otherwise train alone.
+void check_alone(const Environment& environment) {
+  refuse_role(environment);
   for (const Unsupported& launcher : kUnsupported) {
     const auto value = environment.find(launcher.variable);
     if (!value || *value == launcher.alone) continue;
@@ -321,6 +328,8 @@ Identity read_identity(const Environment& environment, const std::filesystem::pa
     check_alone(environment);
     return identity;
   }
+  check_world_size(environment, identity.world_size, identity.launcher);
+  if (identity.world_size == 1) refuse_role(environment);
   read_master(environment, identity);
   if (identity.launcher_hosts_store && !identity.master_address) {
     throw ConfigError(

@@ -71,6 +71,12 @@ std::optional<int> read_workers(const Environment& environment) {
   return static_cast<int>(native ? *native : *mind_spore);
 }
 
+// Returns an IPv6 address without the brackets around it, and other text as it is.
+std::string_view without_brackets(std::string_view host) {
+  const bool has_brackets = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
+  return has_brackets ? host.substr(1, host.size() - 2) : host;
+}
+
 std::optional<HostAndPort> read_scheduler(const Environment& environment) {
   std::optional<HostAndPort> native;
   if (const auto text = environment.find(kNativeScheduler))
@@ -86,7 +92,8 @@ std::optional<HostAndPort> read_scheduler(const Environment& environment) {
         join_message("set ", missing, ", the same for the scheduler and all workers"));
   }
   if (!host) return native;
-  HostAndPort mind_spore{.host = *host, .port = static_cast<int>(*port)};
+  HostAndPort mind_spore{.host = std::string(without_brackets(*host)),
+                         .port = static_cast<int>(*port)};
   if (native && *native != mind_spore) {
     refuse_contradiction(kNativeScheduler, text_of(*native),
                          join_message(kMindSporeHost, ":", kMindSporePort), text_of(mind_spore));
@@ -108,6 +115,39 @@ std::string read_node_id(const Environment& environment) {
       "give each worker a short name of its own, such as its number");
 }
 
+// MindSpore's switches for what Trireme does not have. Ignoring them would be dangerous.
+struct Switch {
+  std::string_view name;
+  std::string_view reason;
+  std::string_view hint;
+};
+
+constexpr std::array kRefusedSwitches{
+    Switch{.name = "MS_ENABLE_SSL",
+           .reason = "Trireme does not encrypt messages",
+           .hint =
+               "unset it; TRIREME_SECRET proves who takes part, but messages are not encrypted. "
+               "Where others can read the network, use an encrypted one, such as WireGuard"},
+    Switch{.name = "MS_ENABLE_RECOVERY",
+           .reason = "a scheduler of Trireme does not take failed workers back",
+           .hint = "unset it; start the run again, which goes on from its last checkpoint"},
+    Switch{.name = "MS_SERVER_NUM",
+           .reason = "Trireme has no parameter servers",
+           .hint = "unset it, and leave the servers out; the workers average gradients among each "
+                   "other"},
+};
+
+void refuse_switches(const Environment& environment) {
+  for (const Switch& one : kRefusedSwitches) {
+    const auto value = environment.find(one.name);
+    if (!value || value->empty() || *value == "0") continue;
+    if (*value == "False" || *value == "false" || *value == "FALSE") continue;
+    throw ConfigError(
+        join_message("environment variable ", one.name, " is '", *value, "': ", one.reason),
+        std::string(one.hint));
+  }
+}
+
 [[noreturn]] void refuse_missing(const Role& role, std::string_view what) {
   throw ConfigError(
       join_message("environment variable ", role.variable, " makes this process a ",
@@ -120,9 +160,9 @@ std::string read_node_id(const Environment& environment) {
 HostAndPort parse_host_and_port(std::string_view source, std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon != std::string_view::npos) {
-    std::string_view host = text.substr(0, colon);
-    const bool has_brackets = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
-    if (has_brackets) host = host.substr(1, host.size() - 2);
+    const std::string_view all = text.substr(0, colon);
+    const std::string_view host = without_brackets(all);
+    const bool has_brackets = host.size() < all.size();
     const auto port = parse_number<int>(text.substr(colon + 1));
     const bool is_clear = has_brackets || host.find(':') == std::string_view::npos;
     if (!host.empty() && is_clear && port && *port >= 1 && *port <= 65535)
@@ -139,15 +179,22 @@ std::string text_of(const HostAndPort& place) {
 }
 
 SchedulerVariables read_scheduler_variables(const Environment& environment) {
+  refuse_switches(environment);
   return {.workers = read_workers(environment),
           .scheduler = read_scheduler(environment),
           .node_id = read_node_id(environment)};
 }
 
+bool has_rank_of_trireme(const Environment& environment) {
+  // A run's name alone, such as one that was exported for all runs, does not give a rank.
+  return environment.has("RANK") && environment.has("TRIREME_RUN_ID") &&
+         environment.has("MASTER_ADDR") &&
+         environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
+}
+
 std::optional<Role> read_role(const Environment& environment) {
   // The ranks that `trireme worker` and `trireme run` start inherit variables of a role.
-  if (environment.has("TRIREME_PREDICT")) return std::nullopt;
-  if (environment.has("RANK") && environment.has("TRIREME_RUN_ID")) return std::nullopt;
+  if (environment.has("TRIREME_PREDICT") || has_rank_of_trireme(environment)) return std::nullopt;
   const auto native = native_kind(environment);
   const auto mind_spore = mind_spore_kind(environment);
   if (!native && !mind_spore) return std::nullopt;
@@ -182,6 +229,21 @@ std::optional<Role> read_role(const Environment& environment) {
   return role;
 }
 
+void check_world_size(const Environment& environment, int world_size, std::string_view launcher) {
+  const auto workers = read_workers(environment);
+  if (!workers || *workers == world_size) return;
+  const std::string_view name =
+      environment.has(kNativeWorkers) ? kNativeWorkers : kMindSporeWorkers;
+  throw ConfigError(
+      join_message("environment variable ", name, " is '", *environment.find(name),
+                   "' but the variables of the launcher (", launcher, ") say that the world has ",
+                   world_size, world_size == 1 ? " rank" : " ranks", ", expected the same number"),
+      join_message("unset ", name,
+                   " if that launcher starts all ranks; otherwise unset its "
+                   "variables, and start a scheduler and workers: ",
+                   kCompleteHint));
+}
+
 void refuse_incomplete_role(const Environment& environment) {
   if (const auto table = environment.find("RANK_TABLE_FILE")) {
     throw ConfigError(
@@ -189,8 +251,9 @@ void refuse_incomplete_role(const Environment& environment) {
                      "': Trireme does not read rank tables, and this process would train alone"),
         join_message("unset it, and start a scheduler and workers: ", kCompleteHint));
   }
-  for (const std::string_view name : {kNativeWorkers, kNativeScheduler, kNativeNode,
-                                      kMindSporeWorkers, kMindSporeHost, kMindSporePort}) {
+  for (const std::string_view name :
+       {kNativeWorkers, kNativeScheduler, kNativeNode, kMindSporeWorkers, kMindSporeHost,
+        kMindSporePort, kMindSporeNode}) {
     if (!environment.has(name)) continue;
     throw ConfigError(join_message("environment variable ", name, " is '", *environment.find(name),
                                    "' but neither TRIREME_ROLE nor MS_ROLE is set, and this "

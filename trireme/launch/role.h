@@ -50,15 +50,24 @@ struct Role {
 };
 
 /// Reads the variables of both families except those of the role. Throws ConfigError if a value is
-/// impossible or the families contradict each other.
+/// impossible, the families contradict each other, or a variable of MindSpore asks for what Trireme
+/// does not have: encryption, recovery, parameter servers.
 SchedulerVariables read_scheduler_variables(const Environment& environment);
 
-/// Returns the role of this process, or std::nullopt if no variable gives it one, or if a launcher
-/// of Trireme has already given it a rank.
+/// Returns true if a launcher of Trireme, or init() in a process with a role, has given this
+/// process a rank.
+bool has_rank_of_trireme(const Environment& environment);
+
+/// Returns the role of this process, or std::nullopt if no variable gives it one, or if
+/// has_rank_of_trireme().
 ///
 /// Throws ConfigError if a value is impossible, a variable is missing or contradicts another, RANK
 /// and WORLD_SIZE are set as well, or the role does not exist in Trireme (MS_PSERVER).
 std::optional<Role> read_role(const Environment& environment);
+
+/// Throws ConfigError if TRIREME_WORKERS or MS_WORKER_NUM is set and is not the size of the world
+/// that a launcher has formed.
+void check_world_size(const Environment& environment, int world_size, std::string_view launcher);
 
 /// Throws ConfigError if a variable of this kind is set although the process has no role, or
 /// RANK_TABLE_FILE is set. The process would otherwise train alone.

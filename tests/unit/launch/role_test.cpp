@@ -59,6 +59,23 @@ TEST(ReadRole, ReadsMindSporesNames) {
   }
 }
 
+TEST(ReadRole, TakesAnIpv6AddressWithOrWithoutBrackets) {
+  for (const char* host : {"[::1]", "::1"}) {
+    const auto role =
+        role_of({{"MS_ROLE", "MS_WORKER"}, {"MS_SCHED_HOST", host}, {"MS_SCHED_PORT", "8118"}});
+    ASSERT_TRUE(role);
+    EXPECT_EQ(role->scheduler, (HostAndPort{.host = "::1", .port = 8118}));
+  }
+}
+
+TEST(ReadRole, TakesSwitchesOfMindSporeThatAreOff) {
+  EXPECT_TRUE(role_of({{"TRIREME_ROLE", "worker"},
+                       {"TRIREME_SCHEDULER", "h:1"},
+                       {"MS_ENABLE_SSL", "False"},
+                       {"MS_SERVER_NUM", "0"},
+                       {"MS_ENABLE_RECOVERY", "0"}}));
+}
+
 TEST(ReadRole, TakesBothFamiliesIfTheyAgree) {
   EXPECT_TRUE(role_of({{"MS_ROLE", "MS_WORKER"},
                        {"TRIREME_ROLE", "worker"},
@@ -71,6 +88,8 @@ TEST(ReadRole, IsTakenOnceALauncherHasGivenARank) {
   EXPECT_FALSE(role_of({{"MS_ROLE", "MS_WORKER"},
                         {"RANK", "0"},
                         {"WORLD_SIZE", "2"},
+                        {"MASTER_ADDR", "host"},
+                        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                         {"TRIREME_RUN_ID", "host-1-2"}}));
 }
 
@@ -167,6 +186,33 @@ INSTANTIATE_TEST_SUITE_P(
         RoleMistake{"SchedulerWithoutRole",
                     {{"TRIREME_SCHEDULER", "host0:1"}},
                     "TRIREME_SCHEDULER is 'host0:1' but neither TRIREME_ROLE nor MS_ROLE is set"},
+        RoleMistake{"NodeOfMindSporeWithoutRole",
+                    {{"MS_NODE_ID", "3"}},
+                    "MS_NODE_ID is '3' but neither TRIREME_ROLE nor MS_ROLE is set"},
+        RoleMistake{"NameOfARunLeftOver",
+                    {{"MS_ROLE", "MS_WORKER"},
+                     {"RANK", "0"},
+                     {"WORLD_SIZE", "1"},
+                     {"TRIREME_RUN_ID", "old"}},
+                    "MS_ROLE and RANK are 'MS_WORKER' and '0', expected one of them"},
+        RoleMistake{"Encryption",
+                    {{"MS_ROLE", "MS_WORKER"},
+                     {"MS_SCHED_HOST", "h"},
+                     {"MS_SCHED_PORT", "1"},
+                     {"MS_ENABLE_SSL", "True"}},
+                    "MS_ENABLE_SSL is 'True': Trireme does not encrypt messages"},
+        RoleMistake{"Recovery",
+                    {{"MS_ROLE", "MS_WORKER"},
+                     {"MS_SCHED_HOST", "h"},
+                     {"MS_SCHED_PORT", "1"},
+                     {"MS_ENABLE_RECOVERY", "1"}},
+                    "MS_ENABLE_RECOVERY is '1': a scheduler of Trireme does not take failed"},
+        RoleMistake{"Servers",
+                    {{"MS_ROLE", "MS_WORKER"},
+                     {"MS_SCHED_HOST", "h"},
+                     {"MS_SCHED_PORT", "1"},
+                     {"MS_SERVER_NUM", "2"}},
+                    "MS_SERVER_NUM is '2': Trireme has no parameter servers"},
         RoleMistake{"RankTable",
                     {{"RANK_TABLE_FILE", "/hccl.json"}},
                     "RANK_TABLE_FILE is '/hccl.json': Trireme does not read rank tables"}),

@@ -96,7 +96,8 @@ void SchedulerLoop::lose(Key key) {
       return drop_stranger(key, "another secret",
                            "it does not have the secret of the run (TRIREME_SECRET)");
   } else if (peer.state == Peer::State::kMember && phase_ == Phase::kForming) {
-    say(describe(peer.hello, peer.address), " has gone before the world was complete");
+    notes_.add_limited("workers that left early", describe(peer.hello, peer.address) +
+                                                      " has gone before the world was complete");
     roster_.remove(key);
   } else if (peer.state == Peer::State::kMember && phase_ == Phase::kRunning && !peer.is_done()) {
     const std::string reason = describe_loss(peer);
