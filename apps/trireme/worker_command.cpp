@@ -14,9 +14,14 @@
 #include <apps/trireme/command_line.h>
 #include <apps/trireme/rank_options.h>
 #include <apps/trireme/torch_parts.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace trireme::apps {
@@ -54,6 +59,11 @@ void join_world(const WorkerArguments& arguments, launch::RunOptions& options) {
     throw ConfigError("no program to run, expected one after the options",
                       "trireme worker -n 2 -- ./my_program arguments");
   }
+  // Errors of this host are found before other hosts count on it.
+  options.place =
+      launch::RunPlace{.world_size = std::max(arguments.processes, variables.workers.value_or(0)),
+                       .local_world_size = arguments.processes};
+  launch::check_run(options);
   const std::string program =
       launch::find_program(options.command.front(), environment.find("PATH").value_or(""));
   const launch::HostAndPort default_place = launch::SchedulerOptions{}.place;
@@ -70,6 +80,23 @@ void join_world(const WorkerArguments& arguments, launch::RunOptions& options) {
                                   : Settings::from(environment).timeout});
   options.place = launch::place_of(connection);
   options.control = std::make_shared<launch::WorkerControl>(std::move(connection));
+}
+
+// Runs the ranks. If that fails, tells the scheduler why; otherwise it would only see that the
+// connection is closed.
+int run_in_world(const launch::RunOptions& options) {
+  try {
+    return launch::run(options);
+  } catch (const std::exception& failure) {
+    for (int i = 0; i < options.processes.value_or(1); ++i) {
+      options.control->rank_ended({.rank = options.place->first_rank + i,
+                                   .process = ::getpid(),
+                                   .code = 2,
+                                   .how = join_message("could not be run: ", failure.what()),
+                                   .log = ""});
+    }
+    throw;
+  }
 }
 
 }  // namespace
@@ -102,7 +129,7 @@ void add_worker_command(CLI::App& app, const std::vector<std::string>& program_t
     apply_rank_options(*command, arguments->ranks, options);
     options.open_store = store_opener();
     join_world(*arguments, options);
-    if (const int code = launch::run(options); code != 0) throw CLI::RuntimeError(code);
+    if (const int code = run_in_world(options); code != 0) throw CLI::RuntimeError(code);
   });
 }
 

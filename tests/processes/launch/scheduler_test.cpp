@@ -162,14 +162,14 @@ TEST(SchedulerCommand, EndsTheRunOnASignal) {
   EXPECT_THAT(worker.error, HasSubstr("the scheduler got SIGTERM"));
 }
 
-TEST(SchedulerCommand, ListsWhoCameWhenItIsEndedBeforeAllCame) {
+TEST(SchedulerCommand, ListsWhoCameAtTheDeadline) {
   const std::string port = free_port();
-  Launched scheduler({"scheduler", "--workers", "3", "--port", port, "--timeout", "3"});
+  Launched scheduler({"scheduler", "--workers", "3", "--port", port, "--timeout", "20"});
   Launched worker(worker_of(port, "2", "exit 0"));
   EXPECT_EQ(scheduler.wait(), 1);
   EXPECT_EQ(worker.wait(), 2);
   for (const std::string& text : {scheduler.error, worker.error}) {
-    EXPECT_THAT(text, AllOf(HasSubstr("waited 3 s for 3 ranks, 2 came:\n  process "),
+    EXPECT_THAT(text, AllOf(HasSubstr("waited 20 s for 3 ranks, 2 came:\n  process "),
                             HasSubstr("(127.0.0.1) with 2 ranks")));
   }
 }
@@ -258,6 +258,31 @@ TEST(SchedulerCommand, NamesWrongOptions) {
   Launched missing({"worker", "--", "./no-such-program"});
   EXPECT_EQ(missing.wait(), 2);
   EXPECT_THAT(missing.error, HasSubstr("cannot run ./no-such-program: no such file"));
+}
+
+TEST(WorkerCommand, FindsItsOwnErrorsBeforeItJoins) {
+  const std::string port = free_port();
+  Launched scheduler(scheduler_of(port, "1"));
+  scheduler.await_error("listens at");
+  Launched wrong(worker_of(port, "1", "exit 0", {"--log-dir", "/proc/none"}));
+  EXPECT_EQ(wrong.wait(), 2);
+  EXPECT_THAT(wrong.error, HasSubstr("cannot make the log folder /proc/none"));
+  Launched right(worker_of(port, "1", "exit 0"));
+  EXPECT_EQ(right.wait(), 0) << right.error;
+  EXPECT_EQ(scheduler.wait(), 0) << scheduler.error;
+  EXPECT_THAT(scheduler.error, HasSubstr("the rank exited with code 0"));
+}
+
+TEST(WorkerCommand, TellsTheSchedulerWhyItCannotRunItsRanks) {
+  const std::string port = free_port();
+  const test::TemporaryFolder logs;
+  ASSERT_EQ(::mkdir((logs / "rank_0.log").c_str(), 0700), 0);
+  Launched scheduler(scheduler_of(port, "2"));
+  Launched worker(worker_of(port, "2", "exec sleep 1000", {"--log-dir", logs.path().string()}));
+  EXPECT_EQ(worker.wait(), 2);
+  EXPECT_EQ(scheduler.wait(), 2);
+  EXPECT_THAT(scheduler.error, AllOf(HasSubstr("rank 0 failed first: "),
+                                     HasSubstr("could not be run: "), HasSubstr("rank_0.log")));
 }
 
 TEST(WorkerCommand, SaysThatNoSchedulerAnswers) {

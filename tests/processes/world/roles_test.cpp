@@ -36,10 +36,20 @@ class Roles : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-// The variables of MindSpore's run script, for `count` workers.
+// The variables of MindSpore's run script, for `count` workers, and a function that waits until a
+// file has a text: `await waits first.log`.
 std::string mind_spore(const std::string& count) {
-  return "export MS_WORKER_NUM=" + count +
-         " MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT=$port TRIREME_TIMEOUT=100\n";
+  return R"(await() {
+  for attempt in $(seq 2400); do
+    if grep -q "$1" $2; then return; fi
+    sleep 0.05
+  done
+  echo "no $1 came in $2"
+  kill $scheduler
+  exit 1
+}
+export MS_WORKER_NUM=)" +
+         count + " MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT=$port TRIREME_TIMEOUT=100\n";
 }
 
 TEST_F(Roles, TrainInAWorldOfFourUnderMindSporesScript) {
@@ -121,8 +131,8 @@ TEST_F(Roles, TellTheExceptionThatEndedAWorker) {
 }
 
 TEST_F(Roles, EndWhenAWorkerIsKilled) {
-  const Finished finished = script(two_workers(
-      "--waits", "until grep -q waits second.log; do sleep 0.05; done; kill -KILL $second"));
+  const Finished finished =
+      script(two_workers("--waits", "await waits second.log; kill -KILL $second"));
   EXPECT_THAT(finished.output,
               AllOf(HasSubstr("second ended with 137\n"), HasSubstr("first ended with 143\n"),
                     HasSubstr("scheduler ended with 1\n")));
@@ -132,10 +142,8 @@ TEST_F(Roles, EndWhenAWorkerIsKilled) {
 }
 
 TEST_F(Roles, EndWhenTheSchedulerIsKilled) {
-  const Finished finished = script(
-      two_workers("--waits",
-                  "for log in first second; do until grep -q waits $log.log; do sleep 0.05; done; "
-                  "done; kill -KILL $scheduler"));
+  const Finished finished = script(two_workers(
+      "--waits", "await waits first.log; await waits second.log; kill -KILL $scheduler"));
   EXPECT_THAT(finished.output,
               AllOf(HasSubstr("second ended with 143\n"), HasSubstr("first ended with 143\n")));
   for (const char* worker : {"first", "second"}) {
@@ -146,18 +154,28 @@ TEST_F(Roles, EndWhenTheSchedulerIsKilled) {
 
 TEST_F(Roles, EndWhenAWorkerDiesWhoseChildLives) {
   // The child used to keep the connection open.
-  const Finished finished = script(
-      two_workers("--forks-and-waits",
-                  "until grep -q waits second.log; do sleep 0.05; done; kill -KILL $second"));
+  const Finished finished =
+      script(two_workers("--forks-and-waits", "await waits second.log; kill -KILL $second"));
   EXPECT_THAT(finished.output, HasSubstr("scheduler ended with 1\n"));
   EXPECT_THAT(log("scheduler"), HasSubstr("rank 1 failed first: "));
+}
+
+TEST_F(Roles, LetChildrenOfChildrenKeepTheirFiles) {
+  const Finished finished = script(mind_spore("1") + R"(
+MS_ROLE=MS_SCHED $program 2>scheduler.log & scheduler=$!
+MS_ROLE=MS_WORKER $program --forks-twice
+wait $scheduler; echo "scheduler ended with $?"
+)");
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("forks of rank 0 ended with 0\n"),
+                                     HasSubstr("scheduler ended with 0")));
+  EXPECT_THAT(log("scheduler"), HasSubstr("the rank exited with code 0"));
 }
 
 TEST_F(Roles, AreRefusedWithOneNodeIdTwice) {
   const Finished finished = script(mind_spore("2") + R"(
 MS_ROLE=MS_SCHED $program 2>scheduler.log & scheduler=$!
 for i in 1 2; do MS_ROLE=MS_WORKER MS_NODE_ID=7 $program >worker_$i.log 2>&1 & done
-until grep -q "refused a worker" scheduler.log; do sleep 0.05; done
+await "refused a worker" scheduler.log
 kill $scheduler; wait
 )");
   EXPECT_THAT(log("worker_1") + log("worker_2"),
@@ -178,14 +196,14 @@ kill $scheduler; wait $scheduler
 
 TEST_F(Roles, TellFewerWorkersThanSaidAtTheDeadline) {
   const Finished finished = script(mind_spore("3") + R"(
-export TRIREME_TIMEOUT=3
+export TRIREME_TIMEOUT=20
 MS_ROLE=MS_WORKER MS_NODE_ID=5 $program >worker.log 2>&1 &
 MS_ROLE=MS_SCHED $program; echo "scheduler ended with $?"
 wait
 )");
-  EXPECT_THAT(finished.output, AllOf(HasSubstr("waited 3 s for 3 ranks, 1 came:\n  process "),
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("waited 20 s for 3 ranks, 1 came:\n  process "),
                                      HasSubstr("node id 5)"), HasSubstr("scheduler ended with 1")));
-  EXPECT_THAT(log("worker"), HasSubstr("has ended the run: waited 3 s for 3 ranks, 1 came:"));
+  EXPECT_THAT(log("worker"), HasSubstr("has ended the run: waited 20 s for 3 ranks, 1 came:"));
 }
 
 TEST_F(Roles, SayThatNoSchedulerAnswers) {

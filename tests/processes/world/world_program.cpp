@@ -7,10 +7,12 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <tests/other_locale.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -93,6 +95,31 @@ int wait_for_ever(bool forks) {
   while (true) ::pause();
 }
 
+// The child of a child keeps its descriptors, though one has the number of the connection to the
+// scheduler, which children close.
+int fork_twice() {
+  const int rank = trireme::init().rank;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);  // should it hang
+    std::array<int, 64> opened{};
+    for (int& fd : opened) fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    const pid_t grandchild = ::fork();
+    int closed = 0;
+    for (const int fd : opened) closed += ::fcntl(fd, F_GETFD) < 0 ? 1 : 0;
+    if (grandchild == 0) ::_exit(closed);
+    int status = -1;
+    ::waitpid(grandchild, &status, 0);
+    ::_exit(status == 0 ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  std::cout << "forks of rank " + std::to_string(rank) + " ended with " + std::to_string(status) +
+                   "\n"
+            << std::flush;
+  return 0;
+}
+
 bool is_rank_one() {
   const char* rank = std::getenv("RANK");  // NOLINT(concurrency-mt-unsafe): one thread
   return rank != nullptr && std::string(rank) == "1";
@@ -110,6 +137,7 @@ int run(int count, char** arguments) try {
     const trireme::World world = trireme::init();
     return 5;
   }
+  if (mode == "--forks-twice") return fork_twice();
   if (mode == "--forks") return fork_between_meetings();
   if (mode == "--other-options") return give_other_options();
   if (mode == "--no-group") {

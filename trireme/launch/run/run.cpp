@@ -173,6 +173,13 @@ int run(const RunOptions& options) {
   }
 }
 
+void check_run(const RunOptions& options) {
+  check_open_files(plan_for_this_machine(options), options);
+  const fs::path log_folder = make_log_folder(options);
+  std::error_code ignored;
+  if (!options.log_folder) fs::remove(log_folder, ignored);
+}
+
 std::string describe_run(const RunOptions& options) {
   RunPlan plan = plan_for_this_machine(options);
   add_variable(plan, "MASTER_PORT",

@@ -127,6 +127,11 @@ struct RunOptions {
 /// ConfigError if nothing could be started.
 int run(const RunOptions& options);
 
+/// Throws the errors of `run` that can be found before anything is started: those of the program,
+/// the options, the limit of open files and the log folder. A worker calls it before it joins a
+/// world, with a `place` of which only the sizes matter.
+void check_run(const RunOptions& options);
+
 /// Returns what `run` would start, with one line per rank that a shell can execute: variables, core
 /// binding and command. Throws ConfigError like `run`.
 std::string describe_run(const RunOptions& options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run on this host has to do with a scheduler: it takes its place in a larger world, says
-// how its ranks ended, and ends when it is told to.
+// The part of a run on this host in the world of a scheduler: its place there, and a connection by
+// which it says how its ranks ended and is told to end.
 #pragma once
 
 #include <optional>

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <initializer_list>
 #include <utility>
 
 namespace trireme::launch {

@@ -126,13 +126,13 @@ void WorkerConnection::answer_challenge(const WorkerOptions& options, const std:
 WorkerConnection::Step WorkerConnection::join(const WorkerOptions& options, std::string& problem) {
   std::string text;
   const auto until = std::min(deadline_, WorkerClock::now() + kAnswerPatience);
-  const auto fail = [&](std::string_view what) {
-    problem =
-        join_message("the connection was accepted, but ",
-                     channel_.end() == ChannelEnd::kClosed ? "closed " : "nothing came ", what);
+  const auto fail = [&](std::string_view if_closed, std::string_view if_silent) {
+    problem = join_message("the connection was accepted, but ",
+                           channel_.end() == ChannelEnd::kClosed ? if_closed : if_silent);
     return Step::kTryAgain;
   };
-  if (!await_message(until, text)) return fail("before the scheduler said anything");
+  if (!await_message(until, text))
+    return fail("closed before the scheduler said anything", "the scheduler said nothing");
   answer_challenge(options, text);
   bool is_accepted = false;
   auto latest = until;
@@ -158,7 +158,8 @@ WorkerConnection::Step WorkerConnection::join(const WorkerOptions& options, std:
     place_ = *place;
     return Step::kPlaced;
   }
-  if (!is_accepted) return fail("before the scheduler answered");
+  if (!is_accepted)
+    return fail("closed before the scheduler answered", "the scheduler did not answer");
   if (channel_.end() != ChannelEnd::kClosed) {
     throw CommError(join_message("the scheduler at ", text_of(scheduler_),
                                  " is connected but did not say in time who takes part"),

@@ -62,8 +62,12 @@ std::terminate_handler terminate_before = nullptr;
   std::abort();
 }
 
-// While a child had the connection, the scheduler would not notice that the worker has died.
-void close_in_child() { ::close(followed->connection.fd()); }
+// While a child had the connection, the scheduler would not notice that the worker has died. In the
+// children of that child, the descriptor has another meaning.
+void close_in_child() {
+  static bool is_closed = false;
+  if (!std::exchange(is_closed, true)) ::close(followed->connection.fd());
+}
 
 std::optional<EndRequest> receive_request() {
   const std::lock_guard lock(followed->mutex);

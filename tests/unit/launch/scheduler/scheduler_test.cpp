@@ -201,12 +201,12 @@ TEST(Scheduler, TakesALostConnectionForADeath) {
 }
 
 TEST(Scheduler, TellsWorkersAtTheDeadlineWhoCame) {
-  RunningScheduler scheduler(3, "", 3s);
+  RunningScheduler scheduler(3, "", 10s);
   auto first = join(scheduler.worker("a"));
   auto second = join(scheduler.worker("b"));
   for (auto* worker : {&first, &second}) {
     EXPECT_THAT(message_of<CommError>([&] { worker->get(); }),
-                AllOf(HasSubstr("has ended the run: waited 3 s for 3 ranks, 2 came:"),
+                AllOf(HasSubstr("has ended the run: waited 10 s for 3 ranks, 2 came:"),
                       HasSubstr("node id a)"), HasSubstr("node id b)")));
   }
   EXPECT_EQ(scheduler.wait(), 1);
@@ -485,7 +485,7 @@ TEST(WorkerConnection, SaysWhatItHasTried) {
   const ListeningSocket silent = listen_on(Reach::kLoopback, std::nullopt);
   options.scheduler = {.host = "127.0.0.1", .port = silent.port};
   EXPECT_THAT(message_of<CommError>([&] { WorkerConnection{options}; }),
-              HasSubstr("nothing came before the scheduler said anything"));
+              HasSubstr("the connection was accepted, but the scheduler said nothing"));
 }
 
 TEST(WorkerConnection, RecognizesThatAnotherProgramListens) {
