@@ -49,7 +49,7 @@ TEST(SchedulerCommand, FormsAWorldOfWorkersWithDifferentNumbersOfRanks) {
   EXPECT_THAT(two.output, AllOf(HasSubstr("[rank 0] 0/3 0/3"), HasSubstr("[rank 1] 1/3 1/3")));
   EXPECT_THAT(one.output, HasSubstr("[rank 2] 2/3 2/3"));
   EXPECT_THAT(scheduler.error,
-              AllOf(HasSubstr("listens at 127.0.0.1:" + port + " and waits for 3 workers"),
+              AllOf(HasSubstr("listens at 127.0.0.1:" + port + " and waits for 3 ranks"),
                     HasSubstr("the world is complete: 3 ranks on 1 host"), HasSubstr("ranks 0-1: "),
                     HasSubstr("node id a) with 2 ranks"), HasSubstr("rank 2: "),
                     HasSubstr("all 3 ranks exited with code 0")));

@@ -70,7 +70,7 @@ int SchedulerLoop::run() {
                       "check /proc/sys/fs/epoll/max_user_watches");
   }
   say("the scheduler (process ", ::getpid(), ") listens at ", text_of(options_.place),
-      " and waits for ", describe_count(static_cast<std::size_t>(options_.workers), "worker"));
+      " and waits for ", describe_count(static_cast<std::size_t>(options_.workers), "rank"));
   while (!is_finished()) {
     // The kernel returns descriptors in the order in which they became ready, so that the worker
     // that failed first is handled first.
