@@ -144,7 +144,7 @@ void refuse_switches(const Environment& environment) {
     if (*value == "False" || *value == "false" || *value == "FALSE") continue;
     throw ConfigError(
         join_message("environment variable ", one.name, " is '", *value, "': ", one.reason),
-        std::string(one.hint));
+        one.hint);
   }
 }
 

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <utility>
 
 namespace trireme::launch {
 namespace {
@@ -26,9 +25,10 @@ std::string numeric_address(const addrinfo& address) {
 }
 
 // Makes a socket that is connected to itself give its port back at once.
-void reset_connection(UniqueFd fd) {
+void close_at_once(UniqueFd& fd) {
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  fd.reset();
 }
 
 // Connects to one address. Returns an empty descriptor, and the reason in errno.
@@ -44,7 +44,7 @@ UniqueFd connect_to(const addrinfo& address, std::chrono::steady_clock::time_poi
   }
   if (failure == 0 && !is_connected_to_itself(fd.get())) return fd;
   if (failure == 0) {
-    reset_connection(std::move(fd));
+    close_at_once(fd);
     failure = ECONNREFUSED;
   }
   fd.reset();
