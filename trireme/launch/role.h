@@ -17,8 +17,8 @@ inline constexpr int kMostWorkers = 1 << 20;
 
 /// A host and a port.
 struct HostAndPort {
-  std::string host;  ///< a name or an address, without brackets
-  int port = 0;      ///< the port
+  std::string host{};  ///< a name or an address, without brackets
+  int port = 0;        ///< the port
   bool operator==(const HostAndPort&) const = default;
 };
 
@@ -30,9 +30,9 @@ std::string text_of(const HostAndPort& place);
 
 /// The values of the variables that describe a scheduler and its workers.
 struct SchedulerVariables {
-  std::optional<int> workers;            ///< the number of workers
-  std::optional<HostAndPort> scheduler;  ///< the address of the scheduler
-  std::string node_id;                   ///< the name of this worker; empty if it has none
+  std::optional<int> workers{};            ///< the number of workers
+  std::optional<HostAndPort> scheduler{};  ///< the address of the scheduler
+  std::string node_id{};                   ///< the name of this worker; empty if it has none
 };
 
 /// The part that a process has in a run with a scheduler.
@@ -43,7 +43,7 @@ struct Role {
     kWorker,     ///< trains
   };
   Kind kind = Kind::kWorker;                  ///< the part of this process
-  std::string variable;                       ///< the variable that says so
+  std::string variable{};                     ///< the variable that says so
   std::optional<int> workers = std::nullopt;  ///< the number of workers; set for a scheduler
   HostAndPort scheduler = {};                 ///< the address of the scheduler
   std::string node_id = {};                   ///< the name of this worker; empty if it has none

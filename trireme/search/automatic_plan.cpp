@@ -77,8 +77,7 @@ std::string describe(const predict::TrainingOptions& options) {
                       report::shortest(options.optimizer_state_bytes.value_or(-1)), ' ',
                       report::shortest(options.optimizer_kernels), ' ',
                       options.reduces_each_micro_batch, ' ', options.gathers_ahead_in_backward, ' ',
-                      options.repeats_whole_regions, ' ',
-                      options.allows_tf32, '\n');
+                      options.repeats_whole_regions, ' ', options.allows_tf32, '\n');
 }
 
 // The search for one training on the first rank.

@@ -10,30 +10,30 @@ namespace trireme::launch {
 
 /// The place of the ranks of this host in a world that a scheduler has formed.
 struct RunPlace {
-  int first_rank = 0;         ///< the first rank of this run
-  int world_size = 1;         ///< the number of ranks in the world
-  int first_local_rank = 0;   ///< the first local rank of this run
-  int local_world_size = 1;   ///< the number of ranks on this host, including those of other runs
-  int node_rank = 0;          ///< the number of this host
-  int nodes = 1;              ///< the number of hosts
-  std::string store_address;  ///< the host at which the store is reached
-  int store_port = 0;         ///< the port of the store
-  std::string run_id;         ///< the name of the run
+  int first_rank = 0;           ///< the first rank of this run
+  int world_size = 1;           ///< the number of ranks in the world
+  int first_local_rank = 0;     ///< the first local rank of this run
+  int local_world_size = 1;     ///< the number of ranks on this host, including those of other runs
+  int node_rank = 0;            ///< the number of this host
+  int nodes = 1;                ///< the number of hosts
+  std::string store_address{};  ///< the host at which the store is reached
+  int store_port = 0;           ///< the port of the store
+  std::string run_id{};         ///< the name of the run
 };
 
 /// A request to end all ranks of this run.
 struct StopOrder {
-  std::string reason;  ///< why, for people
-  int code = 1;        ///< the exit code of the run
+  std::string reason{};  ///< why, for people
+  int code = 1;          ///< the exit code of the run
 };
 
 /// A rank of this run that has ended.
 struct EndedRank {
-  int rank = 0;     ///< the rank in the world
-  int process = 0;  ///< its process id
-  int code = 0;     ///< its exit code, or 128 plus the signal that ended it or the run
-  std::string how;  ///< the same in words, such as `exited with code 3`
-  std::string log;  ///< the path of its log
+  int rank = 0;       ///< the rank in the world
+  int process = 0;    ///< its process id
+  int code = 0;       ///< its exit code, or 128 plus the signal that ended it or the run
+  std::string how{};  ///< the same in words, such as `exited with code 3`
+  std::string log{};  ///< the path of its log
 };
 
 /// A run's connection to its scheduler. Not thread-safe.

@@ -20,30 +20,30 @@ inline constexpr int kMostRanksOfWorker = 4096;
 /// The first message of a scheduler on each connection.
 struct Challenge {
   int protocol = kSchedulerProtocol;  ///< the version of the protocol
-  std::string version;                ///< the version of Trireme
-  std::string nonce;                  ///< a random text, new for each connection
+  std::string version{};              ///< the version of Trireme
+  std::string nonce{};                ///< a random text, new for each connection
   bool needs_secret = false;          ///< true if the scheduler has a secret
 };
 
 /// The program of a worker.
 struct Program {
-  std::string path;        ///< the path of the executable on its host
+  std::string path{};      ///< the path of the executable on its host
   std::int64_t bytes = 0;  ///< the size of the file
-  std::string checksum;    ///< a checksum of the file (program_file.h)
+  std::string checksum{};  ///< a checksum of the file (program_file.h)
   bool operator==(const Program&) const = default;
 };
 
 /// The introduction of a worker.
 struct Hello {
   int protocol = kSchedulerProtocol;  ///< the version of the protocol
-  std::string version;                ///< the version of Trireme
-  std::string nonce;                  ///< a random text, new for each connection
-  std::string host;                   ///< the host name
-  std::string machine;                ///< a text that is equal for processes of one host only
+  std::string version{};              ///< the version of Trireme
+  std::string nonce{};                ///< a random text, new for each connection
+  std::string host{};                 ///< the host name
+  std::string machine{};              ///< a text that is equal for processes of one host only
   int process = 0;                    ///< the process id
-  std::string node_id;                ///< the name that the user gave the worker; may be empty
+  std::string node_id{};              ///< the name that the user gave the worker; may be empty
   int ranks = 1;                      ///< the number of ranks that the worker stands for
-  std::optional<int> workers;         ///< the number of ranks that the worker expects in the world
+  std::optional<int> workers{};       ///< the number of ranks that the worker expects in the world
   Program program;                    ///< the program of the ranks
 };
 
@@ -61,28 +61,28 @@ struct Assignment {
   int node_rank = 0;         ///< the number of the worker's host
   int nodes = 1;             ///< the number of hosts
   int store_port = 0;        ///< the port of the store, on the scheduler's host
-  std::string run_id;        ///< the name of the run
+  std::string run_id{};      ///< the name of the run
 };
 
 /// The answer to a worker that does not take part.
 struct Refused {
-  std::string reason;      ///< why, with the values concerned
-  std::string hint;        ///< what to do; may be empty
+  std::string reason{};    ///< why, with the values concerned
+  std::string hint{};      ///< what to do; may be empty
   std::string cause = {};  ///< why in a few words, to count refusals; not sent
 };
 
 /// A worker's message that one of its ranks has ended.
 struct RankEnded {
-  int rank = 0;     ///< the rank in the world
-  int process = 0;  ///< its process id
-  int code = 0;     ///< its exit code, or 128 plus the signal that killed it
-  std::string how;  ///< the same in words, such as `exited with code 3`
-  std::string log;  ///< the path of its log on its host; may be empty
+  int rank = 0;       ///< the rank in the world
+  int process = 0;    ///< its process id
+  int code = 0;       ///< its exit code, or 128 plus the signal that killed it
+  std::string how{};  ///< the same in words, such as `exited with code 3`
+  std::string log{};  ///< the path of its log on its host; may be empty
 };
 
 /// The request of a scheduler to end all ranks of a worker.
 struct EndRequest {
-  std::string reason;         ///< why
+  std::string reason{};       ///< why
   int code = 1;               ///< the exit code of the run
   std::int64_t grace_ms = 0;  ///< the time in milliseconds between SIGTERM and SIGKILL
 };

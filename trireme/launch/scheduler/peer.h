@@ -31,8 +31,8 @@ struct Peer {
         deadline(latest) {}
 
   Channel channel;                                 ///< the connection
-  std::string address;                             ///< the address from which it came
-  std::string nonce;                               ///< the random text of the challenge
+  std::string address{};                           ///< the address from which it came
+  std::string nonce{};                             ///< the random text of the challenge
   std::chrono::steady_clock::time_point deadline;  ///< for a peer that is no member
   State state = State::kStranger;                  ///< the state
   std::uint32_t watched = 0;                       ///< the events that are polled

@@ -36,7 +36,7 @@ struct SchedulerOptions {
   /// and 3 if that is this process.
   int files_of_rank = 2;
   /// The secret of the run (launch/secret.h). With it, only workers that have it are answered.
-  std::string secret;
+  std::string secret{};
   /// Starts to serve the store.
   StoreStarter start_store;
 };

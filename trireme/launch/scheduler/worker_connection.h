@@ -15,12 +15,12 @@ namespace trireme::launch {
 
 /// What a worker says about itself, and where its scheduler is.
 struct WorkerOptions {
-  HostAndPort scheduler;       ///< the address of the scheduler
-  std::string secret;          ///< the secret of the run; empty if there is none
-  int ranks = 1;               ///< the number of ranks that the worker stands for
-  std::optional<int> workers;  ///< the number of ranks that the worker expects in the world
-  std::string node_id;         ///< the name of the worker; empty if it has none
-  Program program;             ///< the program of the ranks
+  HostAndPort scheduler;         ///< the address of the scheduler
+  std::string secret{};          ///< the secret of the run; empty if there is none
+  int ranks = 1;                 ///< the number of ranks that the worker stands for
+  std::optional<int> workers{};  ///< the number of ranks that the worker expects in the world
+  std::string node_id{};         ///< the name of the worker; empty if it has none
+  Program program;               ///< the program of the ranks
   /// The time after which the scheduler must have been reached.
   std::chrono::milliseconds timeout{std::chrono::seconds{300}};
 };
