@@ -44,6 +44,7 @@ struct Place {
 inline void* on_device(void* data) {
   constexpr std::uintptr_t kDeviceBit = std::uintptr_t{1} << 62;
   if (data == nullptr) return data;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the address is no address of the process
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(data) ^ kDeviceBit);
 }
 inline void* on_host(void* data) { return on_device(data); }
