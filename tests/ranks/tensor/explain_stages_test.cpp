@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <tests/fake_device/device.h>
 #include <tests/ranks/checks.h>
+#include <tests/ranks/tensor/explained_mlp.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
@@ -18,7 +19,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace trireme {
@@ -28,22 +28,10 @@ using predict::explain;
 using predict::ExplainedCommunication;
 using predict::ExplainedOperator;
 using predict::Explanation;
+using test::Mlp;
+using test::plan_of;
 using test::usage_error;
 using torch::Tensor;
-
-struct MlpImpl : torch::nn::Module {
-  torch::nn::Linear up = register_module("up", torch::nn::Linear(16, 64));
-  torch::nn::Linear down = register_module("down", torch::nn::Linear(64, 16));
-  Tensor forward(const Tensor& x) { return down(torch::relu(up(x))); }
-};
-TORCH_MODULE(Mlp);
-
-Plan plan_of(std::vector<MeshAxis> mesh, ParameterLayouts layouts) {
-  Plan plan;
-  plan.mesh = std::move(mesh);
-  plan.layouts = std::move(layouts);
-  return plan;
-}
 
 // -- stages ------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 #include <tests/ranks/checks.h>
+#include <tests/ranks/tensor/explained_mlp.h>
 #include <tests/ranks/tensor/language_model.h>
 #include <tests/ranks/tensor/sent_collectives.h>
 #include <tests/ranks/thread_ranks.h>
@@ -33,15 +34,10 @@ using predict::ExplainedCommunication;
 using predict::ExplainedOperator;
 using predict::Explanation;
 using tensor::DryRun;
+using test::Mlp;
+using test::plan_of;
 using test::usage_error;
 using torch::Tensor;
-
-struct MlpImpl : torch::nn::Module {
-  torch::nn::Linear up = register_module("up", torch::nn::Linear(16, 64));
-  torch::nn::Linear down = register_module("down", torch::nn::Linear(64, 16));
-  Tensor forward(const Tensor& x) { return down(torch::relu(up(x))); }
-};
-TORCH_MODULE(Mlp);
 
 // Projections apart, so that columns are heads.
 struct AttentionImpl : torch::nn::Module {
@@ -84,13 +80,6 @@ ParameterLayouts layouts_of_encoder() {
                column_parallel("attention.key"), column_parallel("attention.value"),
                row_parallel("attention.output"), column_parallel("mlp.up"),
                row_parallel("mlp.down"), vocabulary_parallel("head")});
-}
-
-Plan plan_of(std::vector<MeshAxis> mesh, ParameterLayouts layouts) {
-  Plan plan;
-  plan.mesh = std::move(mesh);
-  plan.layouts = std::move(layouts);
-  return plan;
 }
 
 std::vector<ExplainedCommunication> communication(const Explanation& explanation,
