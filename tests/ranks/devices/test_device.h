@@ -25,6 +25,7 @@ namespace trireme::testing {
 
 /// The number of devices that ranks use: all, or less by the variable TRIREME_TEST_DEVICES.
 inline int num_test_devices() {
+  // NOLINTNEXTLINE(bugprone-signed-char-misuse): a count, not a character
   const auto all = static_cast<int>(at::accelerator::deviceCount());
   const char* const wanted = std::getenv("TRIREME_TEST_DEVICES");
   return wanted == nullptr ? all : std::min(all, std::stoi(wanted));
