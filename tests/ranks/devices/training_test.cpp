@@ -30,7 +30,6 @@ using test::make_net;
 using test::Net;
 using testing::name_of_way;
 using testing::OnDevices;
-using testing::run_device_ranks;
 using testing::test_device;
 
 std::vector<torch::Tensor> parameters_of(const Net& net) {
