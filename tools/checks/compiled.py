@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import subprocess
+import sysconfig
 from pathlib import Path
 
 from .tree import ROOT, Result, forget_old, remember, remembered
@@ -45,9 +46,11 @@ class Flags:
         def closeness(other):
             return len(os.path.commonprefix([path.split("/"), other.split("/")])), len(self.commands[other])
 
-        if path not in self.commands:
-            path = max(sorted(self.commands), key=closeness)
-        return self.compiler(path), self.kept(self.commands[path])
+        listed = path if path in self.commands else max(sorted(self.commands), key=closeness)
+        compiler, flags = self.compiler(listed), self.kept(self.commands[listed])
+        if path.startswith("python/") and listed != path:  # the Python package may not be configured
+            flags += ["-isystem", sysconfig.get_paths()["include"]]
+        return compiler, flags
 
     def compiler(self, path):
         """The first word that is neither `cmake -E env NAME=VALUE…` nor ccache."""
