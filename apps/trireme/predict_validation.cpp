@@ -41,7 +41,7 @@ struct Result {
 
 // The operators that the families of models need for attention and for nothing else.
 std::vector<std::string> operators_of_attention(const PublishedCase& published) {
-  if (published.has_fused_attention) return {"aten::*scaled_dot_product*"};
+  if (published.attention != AttentionKernel::kUnfused) return {"aten::*scaled_dot_product*"};
   return {"aten::bmm*", "aten::_softmax*", "aten::_safe_softmax*"};
 }
 
@@ -139,7 +139,7 @@ PreparedCase prepare(const PublishedCase& published) {
   PreparedCase prepared = {.published = published, .plan = plan_of(published, model)};
   prepared.cluster = published.cluster();
   std::optional<UnfusedAttention> unfused;
-  if (!published.has_fused_attention) unfused.emplace();
+  if (published.attention == AttentionKernel::kUnfused) unfused.emplace();
   prepared.record = predict::fuse_elements(
       record_module(
           *model.module, prepared.plan, [&] { return model.forward(model.inputs).front(); },
@@ -214,12 +214,20 @@ class Fit {
       &cluster::Efficiency::memory, &cluster::Efficiency::link};
 
   double loss(const cluster::Efficiency& efficiency) const {
-    double sum = 0;
+    struct Errors {
+      double sum = 0;
+      double count = 0;
+    };
+    std::map<std::string, Errors> tables;
     for (const PreparedCase* prepared : cases_) {
       const double predicted = predict_case(*prepared, &efficiency).predicted;
-      sum += std::abs(std::log(predicted / prepared->published.value));
+      Errors& errors = tables[prepared->published.table];
+      errors.sum += std::abs(std::log(predicted / prepared->published.value));
+      ++errors.count;
     }
-    return sum / static_cast<double>(cases_.size());
+    double loss = 0;
+    for (const auto& [table, errors] : tables) loss += errors.sum / errors.count;
+    return loss;
   }
 
   std::vector<const PreparedCase*> cases_;
@@ -357,14 +365,14 @@ bool is_mostly_attention(const ModuleRecord& record) {
 void print_fit(const std::vector<PreparedCase>& cases, const std::string& device) {
   std::vector<const PreparedCase*> chosen;
   for (const PreparedCase& prepared : cases) {
-    if (prepared.published.device == device && prepared.published.is_rate() &&
+    if (prepared.published.device.starts_with(device) && prepared.published.is_rate() &&
         !is_mostly_attention(prepared.record)) {
       chosen.push_back(&prepared);
     }
   }
   if (chosen.empty()) {
     throw ConfigError(join_message("no case has device '", device, "'"),
-                      "name a device of the files, such as A100-80");
+                      "name a device of the files, such as A100-80, or A100 for all that begin so");
   }
   const cluster::Efficiency best =
       Fit(chosen).run(chosen.front()->cluster.devices.front().efficiency);

@@ -13,6 +13,13 @@
 
 namespace trireme::apps {
 
+/// How attention is computed.
+enum class AttentionKernel {
+  kUnfused,  ///< its weights go through memory
+  kTriton,   ///< fused by FlashAttention's first kernels in Triton
+  kFused,    ///< fused by kernels like FlashAttention-2
+};
+
 /// One row.
 struct PublishedCase {
   std::string table;   ///< the published table
@@ -34,7 +41,7 @@ struct PublishedCase {
   int zero_level = 0;
   bool shards_in_host = false;  ///< hybrid: shards lie inside of a host
   std::string recompute;        ///< `none`, `full`, `selective` or `some_blocks`
-  bool has_fused_attention = true;
+  AttentionKernel attention = AttentionKernel::kFused;
   double dropout = 0;
   bool gathers_ahead_in_backward = true;
   /// Recomputation repeats blocks to their end, and not only what backward reads.
