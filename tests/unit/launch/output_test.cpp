@@ -134,7 +134,7 @@ TEST(OpenOutput, RefusesAnythingButAFile) {
   std::filesystem::create_symlink("/dev/null", folder / "rank_2.log");
   for (const int rank : {0, 1, 2}) {
     EXPECT_THAT(test::message_of<ConfigError>(
-                    [&] { open_output(rank, folder.path(), Output::kNone, consoles); }),
+                    [&] { open_output(rank, folder.path(), false, Output::kNone, consoles); }),
                 testing::HasSubstr(".log: it is no regular file"));
   }
 }
@@ -143,7 +143,7 @@ TEST(OpenOutput, SaysWhichLogFileCannotBeWritten) {
   Consoles consoles;
   EXPECT_THAT(
       test::message_of<ConfigError>(
-          [&] { open_output(3, "/no/such/folder", Output::kNone, consoles); }),
+          [&] { open_output(3, "/no/such/folder", false, Output::kNone, consoles); }),
       testing::StartsWith(
           "cannot write the log file /no/such/folder/rank_3.log: No such file or directory"));
 }

@@ -21,10 +21,11 @@ namespace {
                     "check the limits of this user and machine (ulimit -a)");
 }
 
-UniqueFd open_log(const std::filesystem::path& path) {
+UniqueFd open_log(const std::filesystem::path& path, bool keeps_log) {
   // O_NONBLOCK: opening a FIFO without a reader would otherwise block for ever.
+  const int truncate = keeps_log ? 0 : O_TRUNC;
   UniqueFd log(::open(path.c_str(),
-                      O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+                      O_WRONLY | O_CREAT | truncate | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
                       0644));
   const int failure = errno;
   struct stat status{};
@@ -170,11 +171,11 @@ void Relay::close() {
   source_.reset();
 }
 
-RankOutput open_output(int rank, const std::filesystem::path& folder, Output mode,
+RankOutput open_output(int rank, const std::filesystem::path& folder, bool keeps_log, Output mode,
                        Consoles& consoles) {
   RankOutput output;
   output.log_path = folder / join_message("rank_", rank, ".log");
-  output.log = open_log(output.log_path);
+  output.log = open_log(output.log_path, keeps_log);
   if (mode == Output::kAll) {
     connect_with_prefix(output, join_message("[rank ", rank, "] "), consoles);
   } else if (mode == Output::kFirst && rank == 0) {
@@ -184,6 +185,10 @@ RankOutput open_output(int rank, const std::filesystem::path& folder, Output mod
     output.error = duplicate(output.log);
   }
   return output;
+}
+
+void write_to_log(const RankOutput& output, std::string_view line) {
+  static_cast<void>(!::write(output.log.get(), line.data(), line.size()));
 }
 
 void copy_window_size(int pseudo_terminal) {

@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme::launch {
@@ -72,10 +73,14 @@ struct RankOutput {
   std::vector<Relay> relays;       ///< the streams that the launcher reads
 };
 
-/// Creates an empty log file `rank_<rank>.log` in `folder`, and connects the rank as `mode` asks
-/// for. Throws ConfigError if the file cannot be created or is not a regular file.
-RankOutput open_output(int rank, const std::filesystem::path& folder, Output mode,
+/// Opens the log file `rank_<rank>.log` in `folder`, and connects the rank as `mode` asks for.
+/// Throws ConfigError if the file cannot be created or is not a regular file.
+/// @param keeps_log true if the log continues an existing one; otherwise the file is emptied.
+RankOutput open_output(int rank, const std::filesystem::path& folder, bool keeps_log, Output mode,
                        Consoles& consoles);
+
+/// Writes a line of the launcher to the log of a rank. A failure is ignored.
+void write_to_log(const RankOutput& output, std::string_view line);
 
 /// Gives a pseudo-terminal the window size of the real terminal.
 void copy_window_size(int pseudo_terminal);

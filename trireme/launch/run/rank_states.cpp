@@ -37,7 +37,8 @@ std::optional<StoppedProcess> find_stopped(pid_t process, TracedProcesses& trace
     unvisited.pop_back();
     if (next.state != 't') traced.forget(next.id);
     if (next.state == 'T' || (next.state == 't' && traced.is_held(next.id, next.processor_ticks))) {
-      return StoppedProcess{.id = next.id, .by = describe_stop(next)};
+      return StoppedProcess{
+          .id = next.id, .by = describe_stop(next), .is_traced = next.state == 't'};
     }
     std::ranges::move(children_of_main_thread(next.id), std::back_inserter(unvisited));
   }

@@ -18,6 +18,7 @@ struct StoppedProcess {
   int id = 0;  ///< the process id
   /// What stopped it: a signal such as `SIGSTOP`, `a signal` if it is unknown, or `a debugger`.
   std::string by;
+  bool is_traced = false;  ///< true if a debugger stopped it
 };
 
 /// Returns the stopped process of a rank, if any: `process` itself or a descendant, because a

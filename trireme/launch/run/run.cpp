@@ -6,8 +6,8 @@
 #include <trireme/base/machine.h>
 #include <trireme/launch/listening_socket.h>
 #include <trireme/launch/run/exit_report.h>
+#include <trireme/launch/run/restarts.h>
 #include <trireme/launch/run/run_plan.h>
-#include <trireme/launch/run/supervisor.h>
 #include <trireme/launch/run/two_processes.h>
 #include <trireme/launch/secret.h>
 
@@ -161,10 +161,15 @@ int run(const RunOptions& options) {
         " to the same random text on all hosts, for instance from: openssl rand -hex 16"));
   }
   if (!secret.empty()) add_variable(plan, kSecretVariable, secret);
-  StoreAddress place = place_of(plan, options, std::move(socket), secret);
+  const RecoveryFolder recovery(options);
+  if (!recovery.path().empty())
+    add_variable(plan, "TRIREME_RECOVERY_FOLDER", recovery.path().string());
+  const StoreAddress place = place_of(plan, options, std::move(socket), secret);
   try {
-    return run_in_two_processes([&](SupervisorSetting setting) {
-      return Supervisor(plan, options, log_folder, std::move(place), std::move(setting)).run();
+    return run_in_two_processes([&](const SupervisorSetting& setting) {
+      const int code = supervise_with_restarts(plan, options, log_folder, place, setting);
+      recovery.remove();  // the other process may have been killed
+      return code;
     });
   } catch (const ConfigError&) {
     std::error_code ignored;

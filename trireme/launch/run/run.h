@@ -100,6 +100,15 @@ struct RunOptions {
   /// The longest time that ranks may stay idle after another rank has ended successfully. Such
   /// ranks hang or are stopped, and are ended. With 0 or less, they are never ended.
   std::chrono::milliseconds linger{std::chrono::seconds{300}};
+  /// How often all ranks are started again after one of them has failed. Requires a single host.
+  int restarts = 0;
+  /// The folder in which trainings keep their state for a restart (checkpoint/recovery.h), created
+  /// if it is missing. By default a new one in the memory of the host, which is removed at the end
+  /// of the run. It has no effect without restarts.
+  std::optional<std::filesystem::path> recovery_folder;
+  /// The time between two states that are kept (TRIREME_RECOVERY_SECONDS). By default trainings
+  /// choose it.
+  std::optional<std::chrono::seconds> recovery_interval;
   /// The place of the ranks in a world that a scheduler has formed. The numbers and addresses of
   /// hosts above have no effect then.
   std::optional<RunPlace> place;
@@ -115,7 +124,8 @@ struct RunOptions {
 ///
 /// The exit code is:
 /// - 0 if all ranks end with 0;
-/// - the code of the rank that failed first, or 128 plus the signal that killed it;
+/// - the code of the rank that failed first, or 128 plus the signal that killed it, if no restarts
+///   are left;
 /// - 128 plus the signal by which the launcher was ended;
 /// - the code that the scheduler gives if it ends the run;
 /// - 1 if all ranks ended with 0, but their output could not be written, the store broke, or ranks

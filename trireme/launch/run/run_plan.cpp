@@ -50,6 +50,23 @@ void check_nodes(const RunOptions& options) {
                     "and a free port of host 0");
 }
 
+void check_restarts(const RunOptions& options) {
+  constexpr int kMostRestarts = 1'000'000;
+  check_range("--restarts", options.restarts, 0, kMostRestarts);
+  if (options.restarts > 0 && options.nodes > 1) {
+    throw ConfigError(join_message("--restarts is ", options.restarts, " and --nnodes is ",
+                                   options.nodes, ", expected one host"),
+                      "leave one of them out: the launchers of several hosts do not start ranks "
+                      "again together");
+  }
+  if (options.restarts == 0 && (options.recovery_folder || options.recovery_interval)) {
+    throw ConfigError(
+        join_message(options.recovery_folder ? "--recovery-dir" : "--recovery-seconds",
+                     " is given without --restarts, so that nothing would be started again"),
+        "give --restarts too");
+  }
+}
+
 void check_variables(const RunOptions& options) {
   for (const auto& [name, value] : options.environment) {
     if (name.empty() || name.find('=') != std::string::npos) {
@@ -151,6 +168,7 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   const int count = options.processes.value_or(available_cores);
   check_range("-n", count, 1, kMostProcesses);
   check_nodes(options);
+  check_restarts(options);
   if (!options.place) check_no_role(environment);
   check_variables(options);
   if (options.timeout) check_range("--timeout", options.timeout->count(), 1, 31LL * 24 * 3600);
@@ -185,6 +203,10 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   }
   if (options.timeout)
     add_variable(plan, "TRIREME_TIMEOUT", std::to_string(options.timeout->count()));
+  if (options.recovery_interval) {
+    add_variable(plan, "TRIREME_RECOVERY_SECONDS",
+                 std::to_string(options.recovery_interval->count()));
+  }
   const auto add_unless_given = [&](const std::string& name, const std::string& value) {
     if (!variable_of(options, environment, name)) add_variable(plan, name, value);
   };

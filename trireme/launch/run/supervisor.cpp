@@ -49,12 +49,13 @@ void try_to_look(const std::function<void()>& look) {
 
 Supervisor::Supervisor(const RunPlan& plan, const RunOptions& options,
                        std::filesystem::path log_folder, StoreAddress place,
-                       SupervisorSetting setting)
+                       SupervisorSetting setting, Attempt attempt)
     : plan_(plan),
       options_(options),
       log_folder_(std::move(log_folder)),
       place_(std::move(place)),
       setting_(std::move(setting)),
+      attempt_(attempt),
       epoll_(check_fd(::epoll_create1(EPOLL_CLOEXEC), "an epoll")),
       signals_(
           check_fd(::signalfd(-1, &setting_.blocked, SFD_CLOEXEC | SFD_NONBLOCK), "a signalfd")) {
@@ -124,7 +125,11 @@ void Supervisor::start_ranks() {
 void Supervisor::start_rank(const RankPlan& plan) {
   Rank& rank = ranks_.emplace_back();
   rank.number = plan.rank;
-  rank.output = open_output(plan.rank, log_folder_, options_.output, consoles_);
+  rank.output =
+      open_output(plan.rank, log_folder_, attempt_.number > 0, options_.output, consoles_);
+  if (attempt_.number > 0) {
+    write_to_log(rank.output, join_message("--- ", describe_attempt(attempt_), " ---\n"));
+  }
   // Rank 0 inherits the standard input of the launcher, unless it is a terminal: a rank is not in
   // the foreground of a terminal and would be stopped by reading from it.
   const bool gets_input = plan.rank == 0 && ::isatty(0) == 0;
@@ -274,6 +279,7 @@ void Supervisor::handle_signals() {
 }
 
 void Supervisor::handle_stop_request(int signal) {
+  is_cancelled_ = true;
   if (phase_ != Phase::kRunning) {
     // This is the second Ctrl-C, or the ranks have failed or ended already and the user does not
     // want to wait.
@@ -380,6 +386,7 @@ void Supervisor::look_at_ranks() {
   next_look_ = Clock::now() + kBetweenLooks;
   try_to_look([&] {
     look_for_stopped();
+    replace_stopped();
     look_for_stragglers();
   });
 }
@@ -393,10 +400,25 @@ void Supervisor::look_for_stopped() {
     const bool was_stopped = rank.stopped.has_value();
     rank.stopped = find_stopped(rank.process, rank.traced);
     if (rank.stopped && !was_stopped) {
+      rank.stopped_since = Clock::now();
       say(join_message("rank ", rank.number, " is stopped by ", rank.stopped->by, " (process ",
                        rank.stopped->id, "); `kill -CONT ", rank.stopped->id, "` lets it go on"));
     }
     if (!rank.stopped && was_stopped) say(join_message("rank ", rank.number, " goes on"));
+  }
+}
+
+// Kills ranks that stay stopped, which fails the attempt, if another one may follow. A debugger is
+// there on purpose.
+void Supervisor::replace_stopped() {
+  constexpr milliseconds kPatience{900};  // more than one look
+  if (stopped_by_us_ || attempt_.number >= attempt_.most) return;
+  for (Rank& rank : ranks_) {
+    if (rank.status || !rank.stopped || rank.stopped->is_traced) continue;
+    if (Clock::now() - rank.stopped_since < kPatience) continue;
+    say(join_message("rank ", rank.number, " stays stopped, ending it (--restarts)"));
+    rank.was_stopped_for_good = true;
+    ::kill(-rank.process, SIGKILL);
   }
 }
 
@@ -433,9 +455,16 @@ void Supervisor::look_for_stragglers() {
 }
 
 void Supervisor::end_all() {
+  constexpr milliseconds kBeforeRestart{500};  // the others wait for a rank that is gone
   phase_ = Phase::kEnding;
-  deadline_ = Clock::now() + options_.grace;
+  deadline_ =
+      Clock::now() + (wants_restart() ? std::min(options_.grace, kBeforeRestart) : options_.grace);
   ask_all_to_end();
+}
+
+bool Supervisor::wants_restart() const {
+  return first_failure_ && attempt_.number < attempt_.most && !is_cancelled_ && !stop_signal_ &&
+         !ordered_code_ && !gave_up_;
 }
 
 // Sends SIGTERM to each process only once: some programs take a second SIGTERM as a request to end

@@ -27,6 +27,15 @@
 
 namespace trireme::launch {
 
+/// The number of an attempt to run the ranks, and how many more may follow.
+struct Attempt {
+  int number = 0;  ///< 0 for the first one
+  int most = 0;    ///< the number of the last one
+};
+
+/// Returns an attempt in words, such as `restart 1 of 3`.
+std::string describe_attempt(const Attempt& attempt);
+
 /// Supervises the ranks of one run on this host, from start to end. Not thread-safe. Call `run`
 /// once, from the main thread of a process that is a child subreaper.
 class Supervisor {
@@ -37,13 +46,17 @@ class Supervisor {
   /// @param log_folder the folder for log files.
   /// @param place the address of the store.
   /// @param setting the signal masks, and the connection to the front process.
+  /// @param attempt which of several attempts this is.
   Supervisor(const RunPlan& plan, const RunOptions& options, std::filesystem::path log_folder,
-             StoreAddress place, SupervisorSetting setting);
+             StoreAddress place, SupervisorSetting setting, Attempt attempt = {});
 
   /// Starts the ranks, waits for their end, and returns the exit code of the run. After a
   /// successful run, removes logs that the user did not ask for. Throws ConfigError if a rank or
   /// the store cannot be started; no process is left running in that case.
   int run();
+
+  /// Returns true, after `run`, if a rank has failed and another attempt is allowed.
+  bool wants_restart() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -57,6 +70,8 @@ class Supervisor {
     std::optional<int> status;
     bool was_exiting = false;  // was exiting by itself when the first failure was noticed
     std::optional<StoppedProcess> stopped;
+    Clock::time_point stopped_since;
+    bool was_stopped_for_good = false;  // and ended by replace_stopped
     TracedProcesses traced;
     RankOutput output;
   };
@@ -89,6 +104,7 @@ class Supervisor {
 
   void look_at_ranks();
   void look_for_stopped();
+  void replace_stopped();
   void look_for_stragglers();
 
   void end_all();
@@ -117,6 +133,7 @@ class Supervisor {
   std::filesystem::path log_folder_;
   StoreAddress place_;
   SupervisorSetting setting_;
+  Attempt attempt_;
   rlimit rank_open_files_{};
   UniqueFd epoll_;
   UniqueFd signals_;
@@ -139,6 +156,7 @@ class Supervisor {
   bool could_not_look_ = false;  // /proc could not be read when all processes had to be signalled
   Clock::time_point next_look_ = Clock::time_point::max();
   bool stopped_by_us_ = false;
+  bool is_cancelled_ = false;         // a signal has asked the launcher to end
   std::optional<Activity> activity_;  // of the ranks that run after others ended successfully
   Clock::time_point last_good_end_;
   bool said_who_goes_on_ = false;

@@ -9,6 +9,10 @@
 
 namespace trireme::launch {
 
+std::string describe_attempt(const Attempt& attempt) {
+  return join_message("restart ", attempt.number, " of ", attempt.most);
+}
+
 void Supervisor::announce() {
   constexpr std::size_t kFew = 8;
   std::string processes;
@@ -17,8 +21,10 @@ void Supervisor::announce() {
     if (!is_left_out) processes += join_message(" ", ranks_[i].process);
     if (is_left_out && i == 3) processes += " …";
   }
-  say(join_message(describe_count(ranks_.size(), "rank"), " (pid", ranks_.size() == 1 ? "" : "s",
-                   processes, "), logs in ", log_folder_.string(),
+  const std::string restart =
+      attempt_.number == 0 ? "" : join_message(describe_attempt(attempt_), ": ");
+  say(join_message(restart, describe_count(ranks_.size(), "rank"), " (pid",
+                   ranks_.size() == 1 ? "" : "s", processes, "), logs in ", log_folder_.string(),
                    options_.log_folder ? "" : " (kept if the run fails)"));
 }
 
@@ -59,6 +65,9 @@ int Supervisor::report() {
   } else if (first_failure_) {
     code = exit_code(*ranks_.at(*first_failure_).status);
     report_failure(ranks_.at(*first_failure_));
+    if (attempt_.most > 0 && !is_cancelled_ && attempt_.number == attempt_.most) {
+      say(join_message("no restart is left (--restarts ", attempt_.most, ")"));
+    }
   } else {
     const bool lost_output = consoles_.output.lost_by() != 0 || consoles_.error.lost_by() != 0;
     code = lost_output || store_broke_ || !stragglers_.empty() ? 1 : 0;
@@ -78,8 +87,11 @@ void Supervisor::report_failure(const Rank& rank) {
   }
   say(join_message("rank ", rank.number, " failed first: ", plan_.program, " ",
                    describe_exit(status)));
-  if (const auto hint = exit_hint(status); !hint.empty())
+  if (rank.was_stopped_for_good) {
+    consoles_.error.write("  it was stopped and did not go on\n");
+  } else if (const auto hint = exit_hint(status); !hint.empty()) {
     consoles_.error.write(join_message("  hint: ", hint, "\n"));
+  }
   constexpr int kLines = 20;
   const bool was_shown = options_.output == Output::kFirst && rank.number == 0;
   const std::string tail = last_lines(rank.output.log_path, kLines);

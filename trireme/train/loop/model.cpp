@@ -71,6 +71,9 @@ Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
     found_plan = {.parts = parts_of_step(options.plan)};
   }
   if (options.autocast == at::kHalf) loss_scale.emplace(options.loss_scale);
+  if (detail::PredictedStep::of_process() == nullptr) {
+    recovery = detail::Recovery::of_process(options.group);
+  }
 }
 
 // Gives the optimizer whole parameters again, because the caller keeps it. During an exception this

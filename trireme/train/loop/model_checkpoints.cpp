@@ -162,17 +162,35 @@ void Model::Impl::finish_save_after(const std::string& message) {
   }
 }
 
-void Model::resume(const std::filesystem::path& path) {
-  Impl& impl = *impl_;
+void Model::resume(const std::filesystem::path& path) { impl_->resume(path); }
+
+void Model::Impl::resume(const std::filesystem::path& path) {
   if (detail::PredictedStep::of_process() != nullptr) return;  // there are no values
-  impl.finish_save();
-  impl.find_device();
-  const checkpoint::State state = impl.runner->load(path);
+  finish_save();
+  find_device();
+  const checkpoint::State state = runner->load(path);
   Standing standing = standing_of(state);
-  impl.position = standing.position;
-  impl.callback_states = std::move(standing.callback_states);
-  if (impl.loss_scale && standing.loss_scale) impl.loss_scale->restore(*standing.loss_scale);
-  detail::set_random_streams(state.own, impl.device);
+  position = standing.position;
+  callback_states = std::move(standing.callback_states);
+  if (loss_scale && standing.loss_scale) loss_scale->restore(*standing.loss_scale);
+  detail::set_random_streams(state.own, device);
+}
+
+// Damage is found before anything is changed, and by all ranks alike.
+void Model::Impl::recover() {
+  std::optional<std::filesystem::path> newest;
+  const bool is_first = options.group.rank() == 0;
+  try {
+    newest = recovery->take_newest(position.global_step);
+    if (!newest) return;
+    resume(*newest);
+  } catch (const CheckpointError& error) {
+    if (is_first) warn("the state that was kept before the restart cannot be used: ", error.what());
+    return;
+  }
+  if (!is_first) return;
+  note("goes on after step ", position.step, " of epoch ", position.epoch, " (step ",
+       position.global_step, " in all), from the state that was kept before the restart");
 }
 
 }  // namespace trireme

@@ -14,6 +14,7 @@
 #include <trireme/search/automatic_plan.h>
 #include <trireme/train/loop/callback_calls.h>
 #include <trireme/train/loop/determinism.h>
+#include <trireme/train/loop/recovery.h>
 #include <trireme/train/loop/runner.h>
 #include <trireme/train/metric_accumulator.h>
 #include <trireme/train/model.h>
@@ -180,6 +181,7 @@ struct Model::Impl {
   };
   std::optional<PendingSave> pending_save;
   std::unique_ptr<checkpoint::AsyncSaver> saver;  // made by the first asynchronous save
+  std::unique_ptr<detail::Recovery> recovery;     // null in a run without restarts
 
   void check_options() const;
   void find_device();
@@ -242,6 +244,11 @@ struct Model::Impl {
   checkpoint::State state() const;
   /// Returns what this rank writes to a checkpoint.
   checkpoint::Content content();
+  void resume(const std::filesystem::path& checkpoint);
+  /// Loads what an earlier attempt of this run has kept, if it is newer. Collective.
+  void recover();
+  /// Keeps the state for another attempt, if it is time to. Collective.
+  void keep_state(Run& run);
   /// Waits for an unfinished asynchronous save and tells callbacks of its end. Throws its failure.
   std::optional<std::filesystem::path> finish_save();
   /// Waits for an unfinished save when training ends by an exception with the text `message`. Warns

@@ -257,9 +257,18 @@ void Model::Impl::train_epoch(Run& run) {
     end.seconds = sum_of(end.spans);
     compare_with_prediction(end.seconds);
     call_step_end(run, end);
+    // The state after the last step of an epoch is kept with what happens at its end.
+    if (!position.is_between_epochs()) keep_state(run);
     if (is_stopped && !position.is_between_epochs()) return;
   }
   end_epoch(run, epoch, accumulator, Seconds(std::chrono::steady_clock::now() - started).count());
+  keep_state(run);
+}
+
+void Model::Impl::keep_state(Run& run) {
+  if (!recovery || run.context.is_dry_run) return;
+  run.timer.measure(Phase::kCallbacks,
+                    [&] { recovery->after_step(position.global_step, [&] { return content(); }); });
 }
 
 void Model::Impl::end_epoch(Run& run, const EpochContext& epoch,
@@ -304,6 +313,7 @@ void Model::Impl::run_epochs(Run& run) {
   while (position.next_epoch() <= requested_epochs && !is_stopped) train_epoch(run);
   agree_to_stop(run);
   finish_save();
+  if (recovery) recovery->finish();
   run.history.is_stopped = is_stopped;
   if (is_stopped) requested_epochs = position.next_epoch() - 1;
   runner->complete();
@@ -332,6 +342,7 @@ History Model::Impl::run(Run& run) {
   // Comes before on_run_begin, because a callback that hears of a failure has had that call. Stages
   // are known from here on.
   runner->prepare(run.training);
+  if (recovery && !run.context.is_dry_run) recover();
   requested_epochs += run.options.epochs;
   running = &run;
   try {
@@ -348,6 +359,7 @@ History Model::Impl::run(Run& run) {
                                  .message = message};
     for (Callback& callback : run.calls.all()) callback.on_failure(failure);
     finish_save_after(message);
+    if (recovery) recovery->abandon();
     throw;
   }
   running = nullptr;

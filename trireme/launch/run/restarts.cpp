@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/run/restarts.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/text.h>
+#include <trireme/launch/run/exit_report.h>
+#include <trireme/launch/run/supervisor.h>
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+namespace trireme::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+UniqueFd copy_of(const UniqueFd& fd) {
+  if (!fd) return {};
+  UniqueFd copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));
+  if (copy) return copy;
+  throw ConfigError(join_message("cannot duplicate a descriptor: ", describe_errno(errno)),
+                    "check ulimit -n");
+}
+
+// The variables of an attempt. PyTorch's launcher has given the name of the count.
+RunPlan plan_of_attempt(const RunPlan& plan, int number) {
+  RunPlan own = plan;
+  if (number == 0) return own;
+  own.warnings.clear();  // they were shown
+  add_variable(own, "TORCHELASTIC_RESTART_COUNT", std::to_string(number));
+  for (RankPlan& rank : own.ranks) {
+    for (auto& [name, value] : rank.variables) {
+      if (name == "TRIREME_RUN_ID") value += join_message("-", number);
+    }
+  }
+  return own;
+}
+
+// Dumps would be taken for those of the next failure.
+void put_dumps_aside(const fs::path& log_folder, int number) {
+  const std::vector<fs::path> dumps = find_dumps(log_folder);
+  if (dumps.empty()) return;
+  const fs::path folder = log_folder / join_message("failure_", number);
+  std::error_code ignored;
+  fs::create_directories(folder, ignored);
+  for (const fs::path& dump : dumps) fs::rename(dump, folder / dump.filename(), ignored);
+}
+
+}  // namespace
+
+RecoveryFolder::RecoveryFolder(const RunOptions& options) {
+  if (options.restarts == 0) return;
+  std::error_code failure;
+  if (options.recovery_folder) {
+    fs::create_directories(*options.recovery_folder, failure);
+    if (failure) {
+      throw ConfigError(join_message("cannot make the folder ", options.recovery_folder->string(),
+                                     ": ", failure.message()),
+                        "give another one by --recovery-dir");
+    }
+    path_ = fs::absolute(*options.recovery_folder);
+    return;
+  }
+  std::string folder = "/dev/shm/trireme-recovery-XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) {
+    throw ConfigError(join_message("cannot make a folder in /dev/shm for the state of trainings: ",
+                                   describe_errno(errno)),
+                      "give a folder by --recovery-dir, best one in memory (tmpfs)");
+  }
+  path_ = folder;
+  is_temporary_ = true;
+}
+
+void RecoveryFolder::remove() const noexcept {
+  std::error_code ignored;
+  if (is_temporary_) fs::remove_all(path_, ignored);
+}
+
+int supervise_with_restarts(const RunPlan& plan, const RunOptions& options,
+                            const fs::path& log_folder, const StoreAddress& place,
+                            const SupervisorSetting& setting) {
+  rlimit open_files{};
+  ::getrlimit(RLIMIT_NOFILE, &open_files);
+  for (int number = 0;; ++number) {
+    const RunPlan own = plan_of_attempt(plan, number);
+    StoreAddress own_place = {.listening_socket = copy_of(place.listening_socket),
+                              .address = place.address,
+                              .port = place.port,
+                              .timeout = place.timeout,
+                              .secret = place.secret};
+    Supervisor supervisor(own, options, log_folder, std::move(own_place),
+                          {.front = copy_of(setting.front),
+                           .blocked = setting.blocked,
+                           .original_mask = setting.original_mask},
+                          {.number = number, .most = options.restarts});
+    const int code = supervisor.run();
+    if (!supervisor.wants_restart()) return code;
+    put_dumps_aside(log_folder, number);
+    ::setrlimit(RLIMIT_NOFILE, &open_files);  // the ranks inherit it
+  }
+}
+
+}  // namespace trireme::launch

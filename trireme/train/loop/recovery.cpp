@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/train/loop/recovery.h>
+
+#include <trireme/base/exception_text.h>
+#include <trireme/base/warning.h>
+#include <trireme/checkpoint/load_plan.h>
+#include <trireme/checkpoint/reader.h>
+#include <trireme/checkpoint/recovery.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/train/loop/model_impl.h>
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <utility>
+
+namespace trireme::detail {
+namespace {
+
+// The share of the time that keeping states may take.
+constexpr double kCostShare = 0.005;
+// Until the second state the cost is unknown.
+constexpr std::int64_t kStepsToSecond = 10;
+
+}  // namespace
+
+std::unique_ptr<Recovery> Recovery::of_process(const comm::Group& group) {
+  static std::atomic<int> models = 0;
+  const auto folder = checkpoint::recovery_folder();
+  if (!folder) return nullptr;
+  return std::unique_ptr<Recovery>(new Recovery(group, *folder, models++));
+}
+
+Recovery::Recovery(const comm::Group& group, const std::filesystem::path& folder, int number)
+    : group_(group),
+      options_{.folder = folder, .prefix = join_message("model_", number), .keep = 1},
+      interval_(checkpoint::recovery_interval()),
+      may_take_(checkpoint::restart_count() > 0) {}
+
+std::optional<std::filesystem::path> Recovery::take_newest(std::int64_t global_step) {
+  if (!std::exchange(may_take_, false)) return std::nullopt;
+  auto newest = checkpoint::latest(options_.folder, options_.prefix);
+  if (!newest) return std::nullopt;
+  const checkpoint::Reader reader(*newest);
+  const checkpoint::State state = checkpoint::state_for_rank(reader, group_.rank());
+  if (number_entry<std::int64_t>(state, "global_step") <= global_step) return std::nullopt;
+  return newest;
+}
+
+void Recovery::after_step(std::int64_t global_step,
+                          const std::function<checkpoint::Content()>& make) {
+  if (is_broken_ || global_step < next_ || global_step == last_) return;
+  const auto started = Clock::now();
+  if (!saver_) {
+    saver_ = std::make_unique<checkpoint::AsyncSaver>(
+        group_, checkpoint::AsyncOptions{
+                    .on_failure = [this](const std::string& reason) { stop_keeping(reason); }});
+  }
+  const Seconds writing = saver_->is_busy() ? Seconds{0} : saver_->seconds();
+  saver_->save(options_, make);
+  if (is_broken_) return;
+  schedule_next(global_step, Clock::now() - started + writing, started);
+}
+
+// Rank 0 decides, because the ranks measure different times.
+void Recovery::schedule_next(std::int64_t global_step, Seconds cost, Clock::time_point started) {
+  std::int64_t steps = kStepsToSecond;
+  if (last_time_) {
+    const Seconds step = Seconds(started - *last_time_) / static_cast<double>(global_step - last_);
+    const Seconds wanted = interval_ ? Seconds(*interval_) : cost / kCostShare;
+    constexpr double kMost = 1e9;
+    steps = std::llround(std::clamp(std::ceil(wanted / step), 1.0, kMost));
+  } else if (interval_) {
+    steps = 1;
+  }
+  const at::Tensor agreed = at::tensor({steps}, at::kLong);
+  comm::broadcast(agreed, 0, group_, "recovery");
+  last_ = global_step;
+  last_time_ = started;
+  next_ = global_step + agreed.item<std::int64_t>();
+}
+
+void Recovery::stop_keeping(const std::string& reason) {
+  is_broken_ = true;
+  if (group_.rank() != 0) return;
+  warn(
+      "the state of the training cannot be kept, and a failure goes back to the last state or "
+      "checkpoint before step ",
+      next_, ": ", reason);
+}
+
+void Recovery::finish() {
+  if (saver_ && !is_broken_) saver_->finish();
+}
+
+void Recovery::abandon() noexcept {
+  is_broken_ = true;
+  saver_.reset();
+}
+
+}  // namespace trireme::detail
