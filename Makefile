@@ -2,10 +2,11 @@
 # Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
 # needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build bench-gpu gpu-test gpu-bundle install package python python-test wheel docs clean
+.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build bench-gpu chaos gpu-test gpu-bundle install package python python-test wheel docs clean
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 RANKS ?= 2
+FAULTS ?= 1000
 PREFIX ?= $(CURDIR)/build/install
 BIN = build/release/bin
 
@@ -88,6 +89,11 @@ bench-build: ## Time demo, test and a changed file in fresh clones without a com
 	@tools/setup build test
 	@tools/build release
 	@build/python/bin/python bench/build_times.py
+
+chaos: ## Disturb trainings by 1,000 random faults (FAULTS=50: by 50); about half an hour
+	@tools/setup build test
+	@tools/build release trireme_program restarted_training_program
+	@python3 tests/chaos/chaos.py --trireme $(BIN)/trireme --training $(BIN)/restarted_training_program --faults $(FAULTS)
 
 gpu-test: ## Build and run the tests on this machine's GPU; needs a LibTorch with CUDA
 	@tools/setup build test

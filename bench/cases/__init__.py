@@ -9,13 +9,13 @@ BIN = ROOT / "build" / "release" / "bin"
 PYTHON = ROOT / "build" / "python" / "bin" / "python"
 
 # All are costs: lower is better.
-METRICS = ("start_time step_time communication_time added_time time peak_memory sample_time save_time load_time "
+METRICS = ("start_time restart_time resume_time step_time communication_time added_time time peak_memory sample_time save_time load_time "
            "stall_time step_time_error memory_error resident_error predict_time call_overhead "
            "plan_time planned_step_time").split()
 PEERS = ("gloo openmpi mpich intelmpi memcpy torchrun ddp fsdp2 dtensor plain torch_pipelining model_parallel "
          "torch_checkpoint torch_dataloader libtorch_dataloader mindspore dcp disk no_communication one_process "
          "prediction measured process_group autoparallel_published alpa_published published_plan "
-         "best_of_grid").split()
+         "best_of_grid no_restarts").split()
 
 
 class BenchmarkFailed(Exception):

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains a small network by a plan, fails as it is told to, and prints what it ends with.
 //
-//   restarted_training_program data|zero1|zero2|zero3|tensor|pipe|hybrid [<fault>...]
+//   restarted_training_program data|zero1|zero2|zero3|tensor|pipe|hybrid|loop [<fault>...]
+//
+// `loop` is a loop without Model, as docs/guide/recovery.md has it.
 //
 // A fault is <attempt>:<step>:<rank>:kill|throw|stop|exit|damage.
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/async_saver.h>
 #include <trireme/checkpoint/recovery.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/parallel/parallelize.h>
+#include <trireme/parallel/sharded_state.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/model.h>
@@ -73,6 +77,20 @@ void commit(const Fault& fault) {
   throw std::runtime_error("a fault on purpose");
 }
 
+void commit_those_of(const std::vector<Fault>& faults, std::int64_t step, int rank) {
+  for (const Fault& fault : faults) {
+    if (fault.attempt == trireme::checkpoint::restart_count() && fault.step == step &&
+        fault.rank == rank) {
+      commit(fault);
+    }
+  }
+}
+
+void print(std::int64_t first_step, std::uint64_t hash) {
+  std::printf("first step %lld\nresult %016llx\n", static_cast<long long>(first_step),
+              static_cast<unsigned long long>(hash));
+}
+
 trireme::Plan plan_of(const std::string& name, int ranks) {
   trireme::Plan plan;
   if (name == "data") return plan;
@@ -125,20 +143,49 @@ void train(const std::string& plan, const std::vector<Fault>& faults) {
   std::int64_t first = 0;
   trireme::LambdaCallback watch({.step_begin = [&](const trireme::StepContext& step) {
     if (first == 0) first = step.global_step;
-    for (const Fault& fault : faults) {
-      if (fault.attempt == trireme::checkpoint::restart_count() && fault.step == step.global_step &&
-          fault.rank == world.rank) {
-        commit(fault);
-      }
-    }
+    commit_those_of(faults, step.global_step, world.rank);
   }});
   model.train(1, data, {watch});
   model.train(2, data, {watch});
   model.gather_parameters();
   const std::uint64_t hash = hash_of(*network);
   if (world.rank != 0) return;
-  std::printf("first step %lld\nresult %016llx\n", static_cast<long long>(first),
-              static_cast<unsigned long long>(hash));
+  print(first, hash);
+}
+
+void train_by_hand(const std::vector<Fault>& faults) {
+  const trireme::World world = trireme::init();
+  torch::manual_seed(1);
+  torch::nn::Sequential model(torch::nn::Linear(4, 64), torch::nn::ReLU(),
+                              torch::nn::Linear(64, 3));
+  torch::optim::Adam optimizer(model->parameters(), 0.01);
+  trireme::Parallelized parallelized = trireme::parallelize(*model, {.zero_level = 1}, world.group);
+  parallelized.shard(optimizer);
+  constexpr std::int64_t kSteps = 36;
+  trireme::checkpoint::State state;
+  const auto memory = trireme::checkpoint::recovery_folder();
+  if (memory) {
+    if (const auto newest = trireme::checkpoint::latest(*memory, "loop")) {
+      state = trireme::load_checkpoint(*newest, parallelized, *model, &optimizer);
+    }
+  }
+  const std::int64_t first = state.step + 1;
+  trireme::checkpoint::AsyncSaver saver(world.group);
+  for (std::int64_t step = first; step <= kSteps; ++step) {
+    commit_those_of(faults, step, world.rank);
+    torch::manual_seed(static_cast<std::uint64_t>(100 * step + world.rank));
+    const torch::Tensor input = torch::randn({4, 4});
+    optimizer.zero_grad();
+    model->forward(input).square().mean().backward();
+    optimizer.step();
+    state.step = step;
+    if (!memory || step % 3 != 0) continue;
+    const auto parts = trireme::parts_to_save(parallelized, *model, &optimizer, state);
+    saver.save({.folder = *memory, .prefix = "loop", .keep = 1}, parts, state);
+  }
+  saver.finish();
+  const std::uint64_t hash = hash_of(*model);
+  if (world.rank == 0) print(first, hash);
 }
 
 }  // namespace
@@ -147,7 +194,8 @@ int main(int count, char** arguments) try {
   if (count < 2) throw std::invalid_argument("give a plan");
   std::vector<Fault> faults;
   for (int i = 2; i < count; ++i) faults.push_back(fault_of(arguments[i]));
-  train(arguments[1], faults);
+  const std::string plan = arguments[1];
+  plan == "loop" ? train_by_hand(faults) : train(plan, faults);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());

@@ -107,5 +107,36 @@ TEST(RunPlan, LaterHostsHostNoStore) {
   EXPECT_EQ(plan.ranks.at(1).rank, 3);
 }
 
+TEST(RunPlan, RefusesRestartsOfSeveralHosts) {
+  RunOptions options = options_for(2);
+  options.nodes = 2;
+  options.node_rank = 0;
+  options.master_address = "host0";
+  options.master_port = 29500;
+  options.restarts = 1;
+  EXPECT_THAT([&] { plan_of(options); },
+              testing::ThrowsMessage<ConfigError>(
+                  HasSubstr("--restarts is 1 and --nnodes is 2, expected one host")));
+}
+
+TEST(RunPlan, RefusesARecoveryThatNothingUses) {
+  RunOptions options = options_for(2);
+  options.recovery_folder = "/dev/shm/mine";
+  EXPECT_THAT(
+      [&] { plan_of(options); },
+      testing::ThrowsMessage<ConfigError>(HasSubstr("--recovery-dir is given without --restarts")));
+  options.recovery_folder.reset();
+  options.recovery_interval = std::chrono::seconds(5);
+  EXPECT_THAT([&] { plan_of(options); }, testing::ThrowsMessage<ConfigError>(HasSubstr(
+                                             "--recovery-seconds is given without --restarts")));
+}
+
+TEST(RunPlan, RefusesNegativeRestarts) {
+  RunOptions options = options_for(2);
+  options.restarts = -1;
+  EXPECT_THAT([&] { plan_of(options); },
+              testing::ThrowsMessage<ConfigError>(HasSubstr("--restarts is -1, expected 0 to")));
+}
+
 }  // namespace
 }  // namespace trireme::launch
