@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <apps/trireme/bench_command.h>
 #include <apps/trireme/calibrate_command.h>
+#include <apps/trireme/certificates_command.h>
 #include <apps/trireme/checkpoint_command.h>
 #include <apps/trireme/command_line.h>
 #include <apps/trireme/data_command.h>
@@ -63,6 +64,7 @@ int parse_and_run(std::vector<std::string> words) {
   trireme::apps::add_run_command(app, program_tail);
   trireme::apps::add_scheduler_command(app);
   trireme::apps::add_worker_command(app, program_tail);
+  trireme::apps::add_certificates_command(app);
   trireme::apps::add_data_command(app);
   trireme::apps::add_plan_command(app, program_tail);
   trireme::apps::add_predict_command(app, program_tail);

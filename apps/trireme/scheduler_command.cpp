@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <apps/trireme/command_line.h>
 #include <apps/trireme/rank_options.h>
+#include <apps/trireme/tls_options.h>
 #include <apps/trireme/torch_parts.h>
 
 #include <cstdint>
@@ -41,6 +42,7 @@ struct SchedulerArguments {
   std::optional<int> port;
   std::int64_t timeout_seconds = 0;
   std::int64_t grace_seconds = 5;
+  launch::TlsOptions tls;
 };
 
 launch::SchedulerOptions options_of(const CLI::App& command, const SchedulerArguments& arguments) {
@@ -61,6 +63,7 @@ launch::SchedulerOptions options_of(const CLI::App& command, const SchedulerArgu
                         : Settings::from(environment).timeout;
   options.grace = seconds_of("--grace", arguments.grace_seconds, command.get_name());
   options.secret = environment.find(launch::kSecretVariable).value_or("");
+  options.tls = launch::read_tls_files(environment, arguments.tls);
   const launch::StoreOpener open = store_opener();
   if (!open) {
     throw ConfigError("this program was built without LibTorch, and cannot serve the store",
@@ -101,6 +104,7 @@ void add_scheduler_command(CLI::App& app) {
       ->add_option("--grace", arguments->grace_seconds,
                    "Seconds between SIGTERM and SIGKILL when workers are ended (default: 5)")
       ->option_text("S");
+  add_tls_options(*command, arguments->tls);
   command->callback([arguments, command] {
     if (const int code = launch::run_scheduler(options_of(*command, *arguments)); code != 0)
       throw CLI::RuntimeError(code);

@@ -13,6 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <apps/trireme/command_line.h>
 #include <apps/trireme/rank_options.h>
+#include <apps/trireme/tls_options.h>
 #include <apps/trireme/torch_parts.h>
 #include <unistd.h>
 
@@ -49,6 +50,7 @@ struct WorkerArguments {
   int processes = 1;
   std::string scheduler;
   std::string node_id;
+  launch::TlsOptions tls;
 };
 
 // Waits until the world is complete, and gives the ranks their place in it.
@@ -76,6 +78,7 @@ void join_world(const WorkerArguments& arguments, launch::RunOptions& options) {
        .workers = variables.workers,
        .node_id = arguments.node_id.empty() ? variables.node_id : arguments.node_id,
        .program = launch::describe_program(program),
+       .tls = launch::read_tls_files(environment, arguments.tls),
        .timeout = options.timeout ? std::chrono::milliseconds(*options.timeout)
                                   : Settings::from(environment).timeout});
   options.place = launch::place_of(connection);
@@ -121,6 +124,7 @@ void add_worker_command(CLI::App& app, const std::vector<std::string>& program_t
                    "Name of this worker, by which ranks are ordered (default: TRIREME_NODE_ID, "
                    "MS_NODE_ID, or none)")
       ->option_text("NAME");
+  add_tls_options(*command, arguments->tls);
   add_rank_options(*command, arguments->ranks);
   command->callback([arguments, command, &program_tail] {
     launch::RunOptions& options = arguments->options;

@@ -123,11 +123,6 @@ struct Switch {
 };
 
 constexpr std::array kRefusedSwitches{
-    Switch{.name = "MS_ENABLE_SSL",
-           .reason = "Trireme does not encrypt messages",
-           .hint =
-               "unset it; TRIREME_SECRET proves who takes part, but messages are not encrypted. "
-               "Where others can read the network, use an encrypted one, such as WireGuard"},
     Switch{.name = "MS_ENABLE_RECOVERY",
            .reason = "a scheduler of Trireme does not take failed workers back",
            .hint = "unset it; start the run again, which goes on from its last checkpoint"},

@@ -51,7 +51,7 @@ struct Role {
 
 /// Reads the variables of both families except those of the role. Throws ConfigError if a value is
 /// impossible, the families contradict each other, or a variable of MindSpore asks for what Trireme
-/// does not have: encryption, recovery, parameter servers.
+/// does not have: recovery, parameter servers.
 SchedulerVariables read_scheduler_variables(const Environment& environment);
 
 /// Returns true if a launcher of Trireme, or init() in a process with a role, has given this

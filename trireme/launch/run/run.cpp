@@ -77,9 +77,10 @@ void check_open_files(const RunPlan& plan, const RunOptions& options) {
                     "raise it (ulimit -Hn, LimitNOFILE, limits.conf), or start fewer ranks");
 }
 
-// Returns the secret of the run. With several hosts or a scheduler it must be given, because
-// launchers have no secure way to tell each other one.
+// Returns the secret of the run. With several hosts it must be given, because launchers have no
+// secure way to tell each other one. A scheduler gives one over an encrypted connection.
 std::string secret_of(const RunOptions& options) {
+  if (options.place && !options.place->secret.empty()) return options.place->secret;
   const auto given = Environment::of_process().find(kSecretVariable);
   if (!given) return options.nodes == 1 && !options.place ? make_secret() : "";
   check_secret(*given);

@@ -19,6 +19,7 @@ struct RunPlace {
   std::string store_address{};  ///< the host at which the store is reached
   int store_port = 0;           ///< the port of the store
   std::string run_id{};         ///< the name of the run
+  std::string secret{};         ///< the secret of the run, if the scheduler has given one
 };
 
 /// A request to end all ranks of this run.

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection between a scheduler and a worker that carries messages of limited length. With a
-// secret, each message has a code that only a process with the secret can compute, for exactly this
-// place of this connection (docs/formats/scheduler.md). It never blocks and does not interpret
-// messages.
+// A connection between a scheduler and a worker that carries messages of limited length. It may be
+// encrypted by TLS. With a secret, each message has a code that only a process with the secret can
+// compute, for exactly this place of this connection (docs/formats/scheduler.md). It never blocks
+// and does not interpret messages.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
+#include <trireme/launch/tls/tls_session.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,10 +28,14 @@ enum class ChannelSide {
 
 /// The reason why a channel cannot be used any more.
 enum class ChannelEnd {
-  kNone,         ///< it can be used
-  kClosed,       ///< the other side has closed the connection, or it is broken
-  kWrongLength,  ///< the other side announced a message that is empty or too long
-  kWrongCode,    ///< the other side does not have the secret
+  kNone,           ///< it can be used
+  kClosed,         ///< the other side has closed the connection, or it is broken
+  kOtherProtocol,  ///< the other side began with what no scheduler or worker sends
+  kEncrypted,      ///< the other side encrypts, and this side does not
+  kNotEncrypted,   ///< this side encrypts, and the other side does not
+  kUntrusted,      ///< encryption has failed (tls_failure())
+  kWrongLength,    ///< the other side announced a message that is empty or too long
+  kWrongCode,      ///< the other side does not have the secret
 };
 
 /// One end of a connection. Not thread-safe.
@@ -40,8 +46,9 @@ class Channel {
   /// @param side the side that this process is on.
   /// @param secret the secret of the run; empty if there is none.
   /// @param longest the largest number of bytes of a message to receive.
+  /// @param tls the encryption of the connection; null if it is not encrypted.
   Channel(UniqueFd socket, ChannelSide side, std::string secret,
-          std::size_t longest = kLongestMessage);
+          std::size_t longest = kLongestMessage, std::unique_ptr<TlsSession> tls = nullptr);
 
   /// Returns the socket to poll. It must be polled for writing while wants_to_write() is true.
   int fd() const { return socket_.get(); }
@@ -49,6 +56,8 @@ class Channel {
   bool wants_to_write() const { return !unsent_.empty(); }
   /// Returns why the channel cannot be used any more.
   ChannelEnd end() const { return end_; }
+  /// Returns why encryption has failed, if end() is kUntrusted.
+  const TlsFailure& tls_failure() const { return tls_->failure().value(); }
 
   /// Names the session. Messages that are sent and received from now on have codes for it, if there
   /// is a secret. Before the first call, messages have no codes.
@@ -63,8 +72,9 @@ class Channel {
   void flush();
   /// Returns the next message, or std::nullopt if it has not arrived yet or none can come (end()).
   std::optional<std::string> receive();
-  /// Reads from the connection once, 16 KiB at most. Returns false if there was nothing to read, or
-  /// nothing can come. receive() does this itself; this and next() bound what one peer can cost.
+  /// Reads from the connection once, 16 KiB at most, and decrypts that. Returns false if there was
+  /// nothing to read, or nothing can come. receive() does this itself; this and next() bound what
+  /// one peer can cost.
   bool read_some();
   /// Returns the next message among what was read, or std::nullopt if it is not complete yet or
   /// none can come (end()).
@@ -75,14 +85,19 @@ class Channel {
  private:
   bool has_codes() const { return !secret_.empty() && !session_.empty(); }
   std::string code_of(ChannelSide sender, std::uint64_t number, std::string_view message) const;
+  void take(std::string_view bytes);
+  bool begins_as_expected(std::string_view bytes);
+  void take_beginning();
 
   UniqueFd socket_;
   ChannelSide side_;
   std::string secret_;
   std::size_t longest_;
+  std::unique_ptr<TlsSession> tls_;
   std::string session_;
   std::string unsent_;
   std::string received_;
+  bool has_begun_ = false;    // what the other side begins with has come
   bool is_all_read_ = false;  // the other side has closed the connection
   std::uint64_t sent_count_ = 0;
   std::uint64_t received_count_ = 0;

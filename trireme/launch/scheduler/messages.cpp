@@ -138,15 +138,17 @@ Json json_of(const Accepted& message) {
 }
 
 Json json_of(const Assignment& message) {
-  return {{"type", "assigned"},
-          {"rank", message.first_rank},
-          {"world_size", message.world_size},
-          {"local_rank", message.first_local_rank},
-          {"local_world_size", message.local_world_size},
-          {"node_rank", message.node_rank},
-          {"nodes", message.nodes},
-          {"store_port", message.store_port},
-          {"run_id", message.run_id}};
+  Json json = {{"type", "assigned"},
+               {"rank", message.first_rank},
+               {"world_size", message.world_size},
+               {"local_rank", message.first_local_rank},
+               {"local_world_size", message.local_world_size},
+               {"node_rank", message.node_rank},
+               {"nodes", message.nodes},
+               {"store_port", message.store_port},
+               {"run_id", message.run_id}};
+  if (!message.secret.empty()) json["secret"] = message.secret;
+  return json;
 }
 
 Json json_of(const Refused& message) {
@@ -206,7 +208,8 @@ Assignment assignment_of(const Fields& fields) {
           .node_rank = fields.number("node_rank", 0, nodes - 1),
           .nodes = nodes,
           .store_port = fields.number("store_port", 1, 65535),
-          .run_id = fields.text("run_id")};
+          .run_id = fields.text("run_id"),
+          .secret = fields.has("secret") ? fields.text("secret") : ""};
 }
 
 RankEnded rank_ended_of(const Fields& fields) {

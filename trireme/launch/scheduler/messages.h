@@ -12,7 +12,7 @@
 namespace trireme::launch {
 
 /// The version of the protocol. Scheduler and workers must have the same one.
-inline constexpr int kSchedulerProtocol = 1;
+inline constexpr int kSchedulerProtocol = 2;
 
 /// The largest number of ranks that one worker may stand for.
 inline constexpr int kMostRanksOfWorker = 4096;
@@ -62,6 +62,7 @@ struct Assignment {
   int nodes = 1;             ///< the number of hosts
   int store_port = 0;        ///< the port of the store, on the scheduler's host
   std::string run_id{};      ///< the name of the run
+  std::string secret{};      ///< the secret of the store; only sent encrypted, otherwise empty
 };
 
 /// The answer to a worker that does not take part.

@@ -50,11 +50,22 @@ void warn_of(const SchedulerOptions& options, const ListeningSocket& socket) {
          "', which is a loopback address here, so that other hosts cannot reach it. hint: give "
          "an address of this host, or correct /etc/hosts");
   }
-  if (!is_loopback && options.secret.empty()) {
+  if (!is_loopback && options.secret.empty() && !options.tls) {
     warn("whoever reaches ", text_of(options.place),
          " can take part in the run. hint: set TRIREME_SECRET to the same random text for the "
          "scheduler and all workers, for instance from: openssl rand -hex 16");
   }
+}
+
+// Workers that dial the address at which this scheduler listens will not trust it.
+void warn_of_other_host(const SchedulerOptions& options, const TlsContext& tls) {
+  const std::string& host = options.place.host;
+  if (host == "0.0.0.0" || host == "::" || tls.is_for(host)) return;
+  warn("the certificate ", options.tls->certificate.string(), " is for ", tls.hosts(),
+       ", and not for ", host,
+       ", where this scheduler listens. hint: give workers a name that it "
+       "is for as the scheduler's address, or make a certificate for this name too: trireme "
+       "certificates make --replace");
 }
 
 // Raises the limit of open files for this process and that of the store, which is started later.
@@ -78,13 +89,17 @@ void raise_open_files(const SchedulerOptions& options) {
 
 int run_scheduler(const SchedulerOptions& options) {
   check_secret(options.secret);
+  std::optional<TlsContext> tls;
+  if (options.tls) tls.emplace(*options.tls);
   raise_open_files(options);
   // Whoever reads the output, or is connected to the store, may go.
   const BrokenPipeGuard guard;
   ListeningSocket listening = listen_at(options.place.host, options.place.port, names_of(options));
   ListeningSocket store = listen_at(options.place.host, std::nullopt, names_of(options));
   warn_of(options, listening);
-  return SchedulerLoop(options, std::move(listening), std::move(store)).run();
+  if (tls) warn_of_other_host(options, *tls);
+  return SchedulerLoop(options, std::move(listening), std::move(store), tls ? &*tls : nullptr)
+      .run();
 }
 
 }  // namespace trireme::launch

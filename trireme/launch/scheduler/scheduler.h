@@ -6,8 +6,10 @@
 
 #include <trireme/launch/role.h>
 #include <trireme/launch/scheduler/served_store.h>
+#include <trireme/launch/tls/tls_files.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 namespace trireme::launch {
@@ -37,6 +39,9 @@ struct SchedulerOptions {
   int files_of_rank = 2;
   /// The secret of the run (launch/secret.h). With it, only workers that have it are answered.
   std::string secret{};
+  /// The files for TLS. With them, connections are encrypted, workers need a certificate, and the
+  /// values in the store have a secret of their own, which is new for each run.
+  std::optional<TlsFiles> tls{};
   /// Starts to serve the store.
   StoreStarter start_store;
 };
@@ -47,8 +52,8 @@ struct SchedulerOptions {
 /// error.
 ///
 /// Blocking. Handles SIGINT, SIGTERM and SIGHUP meanwhile, unless the program handles or ignores
-/// them. Raises the soft limit of open files. Throws ConfigError if that is not enough, or the port
-/// or the store cannot be served.
+/// them. Raises the soft limit of open files. Throws ConfigError if that is not enough, the
+/// files for TLS cannot be used, or the port or the store cannot be served.
 int run_scheduler(const SchedulerOptions& options);
 
 }  // namespace trireme::launch

@@ -41,8 +41,10 @@ std::string address_of(const sockaddr_storage& address, socklen_t length) {
 }  // namespace
 
 SchedulerLoop::SchedulerLoop(const SchedulerOptions& options, ListeningSocket listening,
-                             ListeningSocket store)
+                             ListeningSocket store, const TlsContext* tls)
     : options_(options),
+      tls_(tls),
+      secret_of_store_(tls == nullptr ? options.secret : make_secret()),
       listening_(std::move(listening)),
       store_port_(store.port),
       store_(options.start_store(
@@ -50,7 +52,7 @@ SchedulerLoop::SchedulerLoop(const SchedulerOptions& options, ListeningSocket li
            .address = is_any_address(options.place.host) ? "localhost" : options.place.host,
            .port = store_port_,
            .timeout = options.timeout,
-           .secret = options.secret})),
+           .secret = secret_of_store_})),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       reserve_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       roster_(options.workers),
@@ -70,7 +72,8 @@ int SchedulerLoop::run() {
                       "check /proc/sys/fs/epoll/max_user_watches");
   }
   say("the scheduler (process ", ::getpid(), ") listens at ", text_of(options_.place),
-      " and waits for ", describe_count(static_cast<std::size_t>(options_.workers), "rank"));
+      " and waits for ", describe_count(static_cast<std::size_t>(options_.workers), "rank"),
+      tls_ == nullptr ? "" : ", encrypted (TLS)");
   while (!is_finished()) {
     // The kernel returns descriptors in the order in which they became ready, so that the worker
     // that failed first is handled first.
@@ -138,7 +141,7 @@ void SchedulerLoop::accept_one(UniqueFd socket, const std::string& address) {
   Peer& peer = peers_
                    .try_emplace(key,
                                 Channel(std::move(socket), ChannelSide::kScheduler, options_.secret,
-                                        kLongestHello),
+                                        kLongestHello, tls_ == nullptr ? nullptr : tls_->accept()),
                                 address, nonce, Clock::now() + options_.patience)
                    .first->second;
   peer.channel.send(encode(Challenge{

@@ -13,11 +13,13 @@
 #include <trireme/launch/scheduler/scheduler_notes.h>
 #include <trireme/launch/scheduler/served_store.h>
 #include <trireme/launch/scheduler/stop_signals.h>
+#include <trireme/launch/tls/tls_session.h>
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace trireme::launch {
@@ -29,7 +31,10 @@ class SchedulerLoop {
   /// @param options the options of the scheduler; they must outlive this object.
   /// @param listening the socket to which workers connect.
   /// @param store the socket of the store.
-  SchedulerLoop(const SchedulerOptions& options, ListeningSocket listening, ListeningSocket store);
+  /// @param tls the certificate of this host; null if connections are not encrypted. It must
+  /// outlive this object.
+  SchedulerLoop(const SchedulerOptions& options, ListeningSocket listening, ListeningSocket store,
+                const TlsContext* tls);
 
   /// Serves workers until the run has ended, and returns its result.
   int run();
@@ -56,6 +61,8 @@ class SchedulerLoop {
 
   void introduce(Key key, Peer& peer, const Hello& hello);
   void refuse(Peer& peer, const Refused& refusal);
+  void await_its_end(Peer& peer);
+  void lose_stranger(Key key);
   void begin_if_all_are_there();
   void begin();
   void handle_rank_ended(Peer& peer, const RankEnded& end);
@@ -73,6 +80,10 @@ class SchedulerLoop {
   void report_end();
 
   const SchedulerOptions& options_;
+  const TlsContext* tls_;
+  // The secret of the store. It is new for each run and told to the workers if connections are
+  // encrypted; otherwise it is that of the options.
+  std::string secret_of_store_;
   ListeningSocket listening_;
   int store_port_ = 0;
   std::unique_ptr<ServedStore> store_;

@@ -38,11 +38,15 @@ void SchedulerLoop::introduce(Key key, Peer& peer, const Hello& hello) {
 
 void SchedulerLoop::refuse(Peer& peer, const Refused& refusal) {
   notes_.add_limited(refusal.cause, join_message("refused a worker: ", refusal.reason));
+  await_its_end(peer);
+  peer.channel.send(encode(refusal));
+}
+
+// Nothing is read from the peer any more, and only its end is awaited: closing a connection with
+// bytes that nobody has read would take the answer from it.
+void SchedulerLoop::await_its_end(Peer& peer) {
   peer.state = Peer::State::kRefused;
   peer.deadline = Clock::now() + options_.patience;
-  peer.channel.send(encode(refusal));
-  // Nothing is read from it any more, and only its end is awaited: closing a connection with bytes
-  // that nobody has read would take the answer from the worker.
 }
 
 // Begins the run once all workers have come and none of them has gone again meanwhile: what they
@@ -67,7 +71,8 @@ void SchedulerLoop::begin() {
   for (const auto& [key, place] : roster_.assign(store_port_, run_id)) {
     Peer& peer = peers_.at(key);
     peer.place = place;
-    peer.channel.send(encode(place));
+    if (tls_ != nullptr) peer.place.secret = secret_of_store_;
+    peer.channel.send(encode(peer.place));
   }
   say(describe_world());
 }
@@ -87,15 +92,8 @@ void SchedulerLoop::handle_rank_ended(Peer& peer, const RankEnded& end) {
 
 void SchedulerLoop::lose(Key key) {
   Peer& peer = peers_.at(key);
-  if (peer.state == Peer::State::kStranger) {
-    // Whoever checks whether the port is open says nothing and goes.
-    const ChannelEnd end = peer.channel.end();
-    if (end == ChannelEnd::kWrongLength)
-      return drop_stranger(key, "another protocol", "it does not speak the protocol");
-    if (end == ChannelEnd::kWrongCode)
-      return drop_stranger(key, "another secret",
-                           "it does not have the secret of the run (TRIREME_SECRET)");
-  } else if (peer.state == Peer::State::kMember && phase_ == Phase::kForming) {
+  if (peer.state == Peer::State::kStranger) return lose_stranger(key);
+  if (peer.state == Peer::State::kMember && phase_ == Phase::kForming) {
     notes_.add_limited("workers that left early", describe(peer.hello, peer.address) +
                                                       " has gone before the world was complete");
     roster_.remove(key);
@@ -105,6 +103,42 @@ void SchedulerLoop::lose(Key key) {
     fail(reason, 1);
   }
   peers_.erase(key);
+}
+
+// Counts a stranger whose connection cannot be used, by the cause.
+void SchedulerLoop::lose_stranger(Key key) {
+  Peer& peer = peers_.at(key);
+  const auto dropped = [&](const std::string& why) {
+    return join_message("dropped a connection from ", peer.address, ": ", why);
+  };
+  switch (peer.channel.end()) {
+    case ChannelEnd::kNone:
+    case ChannelEnd::kClosed:
+      peers_.erase(key);  // whoever checks whether the port is open says nothing and goes
+      return;
+    case ChannelEnd::kOtherProtocol:
+    case ChannelEnd::kWrongLength:
+      return drop_stranger(key, "another protocol", "it does not speak the protocol");
+    case ChannelEnd::kWrongCode:
+      return drop_stranger(key, "another secret",
+                           "it does not have the secret of the run (TRIREME_SECRET)");
+    case ChannelEnd::kEncrypted:
+      notes_.add_limited("encrypted", dropped("it encrypts (TLS), and this scheduler does not"));
+      return await_its_end(peer);
+    case ChannelEnd::kNotEncrypted:
+      return refuse(peer, {.reason = join_message("the scheduler encrypts its connections (TLS), "
+                                                  "and the worker at ",
+                                                  peer.address, " does not"),
+                           .hint = "set TRIREME_TLS to the folder of this host's certificate, or "
+                                   "give --tls; TRIREME_TLS=FOLDER is made by: trireme "
+                                   "certificates make",
+                           .cause = "not encrypted"});
+    case ChannelEnd::kUntrusted: {
+      const TlsFailure& failure = peer.channel.tls_failure();
+      notes_.add_limited(std::string(text_of(failure.cause)), dropped(failure.text));
+      return await_its_end(peer);
+    }
+  }
 }
 
 void SchedulerLoop::handle_signals() {

@@ -49,13 +49,16 @@ WorkerConnection::WorkerConnection(const WorkerOptions& options)
       deadline_(WorkerClock::now() + options.timeout),
       channel_(UniqueFd(), ChannelSide::kWorker, options.secret) {
   check_secret(options.secret);
+  std::optional<TlsContext> tls;
+  if (options.tls) tls.emplace(*options.tls);
   int attempts = 0;
   std::string problem;
   while (true) {
     ++attempts;
     UniqueFd socket = try_connect(scheduler_, deadline_, problem);
     if (socket) {
-      channel_ = Channel(std::move(socket), ChannelSide::kWorker, options.secret);
+      channel_ = Channel(std::move(socket), ChannelSide::kWorker, options.secret, kLongestMessage,
+                         tls ? tls->connect(scheduler_.host) : nullptr);
       if (join(options, problem) == Step::kPlaced) return;
     }
     const bool is_over = WorkerClock::now() + kBetweenAttempts > deadline_;
@@ -85,6 +88,11 @@ bool WorkerConnection::await_message(WorkerClock::time_point until, std::string&
         break;
       case ChannelEnd::kClosed:
         return false;
+      case ChannelEnd::kNotEncrypted:
+      case ChannelEnd::kUntrusted:
+        refuse_encryption();
+      case ChannelEnd::kEncrypted:
+      case ChannelEnd::kOtherProtocol:
       case ChannelEnd::kWrongLength:
         refuse_stranger(scheduler_);
       case ChannelEnd::kWrongCode:
@@ -94,8 +102,27 @@ bool WorkerConnection::await_message(WorkerClock::time_point until, std::string&
   }
 }
 
+void WorkerConnection::refuse_encryption() const {
+  const std::string scheduler = "the scheduler at " + text_of(scheduler_);
+  if (channel_.end() == ChannelEnd::kNotEncrypted) {
+    throw ConfigError(scheduler + " does not encrypt its connections (TLS), and this worker does",
+                      "give the scheduler a certificate too (TRIREME_TLS or --tls), or unset "
+                      "TRIREME_TLS and MS_ENABLE_SSL here");
+  }
+  const TlsFailure& failure = channel_.tls_failure();
+  throw ConfigError(
+      join_message("the encryption (TLS) with ", scheduler, " has failed: ", failure.text),
+      std::string(hint_of(failure.cause)));
+}
+
 void WorkerConnection::answer_challenge(const WorkerOptions& options, const std::string& message) {
   const Message first = decode_from(scheduler_, message);
+  // A scheduler that encrypts says so to a worker that does not.
+  if (const auto* refused = std::get_if<Refused>(&first)) {
+    throw ConfigError(join_message("the scheduler at ", text_of(scheduler_),
+                                   " refused this worker: ", refused->reason),
+                      refused->hint);
+  }
   const auto* const challenge = std::get_if<Challenge>(&first);
   if (challenge == nullptr) refuse_stranger(scheduler_);
   if (challenge->protocol != kSchedulerProtocol || challenge->version != TRIREME_VERSION) {
@@ -156,6 +183,7 @@ WorkerConnection::Step WorkerConnection::join(const WorkerOptions& options, std:
     if (place == nullptr || place->first_rank + options.ranks > place->world_size)
       refuse_stranger(scheduler_);
     place_ = *place;
+    if (!options.tls) place_.secret.clear();
     return Step::kPlaced;
   }
   if (!is_accepted)

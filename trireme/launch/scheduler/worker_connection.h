@@ -21,6 +21,8 @@ struct WorkerOptions {
   std::optional<int> workers{};  ///< the number of ranks that the worker expects in the world
   std::string node_id{};         ///< the name of the worker; empty if it has none
   Program program;               ///< the program of the ranks
+  /// The files for TLS. Without them, the connection is not encrypted.
+  std::optional<TlsFiles> tls{};
   /// The time after which the scheduler must have been reached.
   std::chrono::milliseconds timeout{std::chrono::seconds{300}};
 };
@@ -31,7 +33,8 @@ class WorkerConnection {
   /// Connects, and blocks until the world is complete. Tries again until the timeout if nobody
   /// listens, because workers may start before the scheduler. After that, the scheduler's deadline
   /// counts. Throws CommError if the scheduler cannot be reached or the world is not complete in
-  /// time, and ConfigError if the scheduler refuses the worker.
+  /// time. Throws ConfigError if the files for TLS cannot be used, one side encrypts and the other
+  /// one does not, one does not trust the other one, or the scheduler refuses the worker.
   explicit WorkerConnection(const WorkerOptions& options);
 
   /// Returns the place of the worker.
@@ -53,6 +56,7 @@ class WorkerConnection {
   Step join(const WorkerOptions& options, std::string& problem);
   bool await_message(std::chrono::steady_clock::time_point until, std::string& message);
   void answer_challenge(const WorkerOptions& options, const std::string& message);
+  [[noreturn]] void refuse_encryption() const;
 
   HostAndPort scheduler_;
   std::chrono::steady_clock::time_point deadline_;

@@ -15,7 +15,8 @@ RunPlace place_of(const WorkerConnection& connection) {
           .nodes = place.nodes,
           .store_address = connection.scheduler().host,
           .store_port = place.store_port,
-          .run_id = place.run_id};
+          .run_id = place.run_id,
+          .secret = place.secret};
 }
 
 WorkerControl::WorkerControl(WorkerConnection connection) : connection_(std::move(connection)) {}

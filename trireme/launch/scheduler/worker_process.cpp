@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/warning.h>
+#include <trireme/launch/secret.h>
 
 #include <poll.h>
 #include <pthread.h>
@@ -71,6 +72,8 @@ void close_in_child() {
 
 std::optional<EndRequest> receive_request() {
   const std::lock_guard lock(followed->mutex);
+  // From then on, OpenSSL may be gone.
+  if (followed->is_exiting) return std::nullopt;
   return followed->connection.receive();
 }
 
@@ -109,6 +112,7 @@ void set_rank_variables(const WorkerConnection& connection) {
   set_variable("TORCHELASTIC_USE_AGENT_STORE", "True");
   set_variable("TORCHELASTIC_RESTART_COUNT", "0");
   set_variable("TRIREME_RUN_ID", place.run_id);
+  if (!place.secret.empty()) set_variable(kSecretVariable, place.secret);
 }
 
 void follow_scheduler(WorkerConnection connection) {

@@ -8,6 +8,7 @@
 #include <trireme/launch/scheduler/worker_process.h>
 #include <trireme/launch/secret.h>
 #include <trireme/launch/store/store_server.h>
+#include <trireme/launch/tls/tls_files.h>
 
 #include <ATen/Parallel.h>
 
@@ -16,12 +17,14 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <utility>
 
 namespace trireme::launch {
 namespace {
 
 [[noreturn]] void be_scheduler(const Role& role, const std::string& secret,
+                               const std::optional<TlsFiles>& tls,
                                std::chrono::milliseconds timeout) {
   const bool is_native = role.variable.starts_with("TRIREME");
   const int code = run_scheduler(
@@ -32,6 +35,7 @@ namespace {
        .timeout = timeout,
        .files_of_rank = 3,
        .secret = secret,
+       .tls = tls,
        .start_store = serve_in_this_process([](StoreAddress place) {
          return std::unique_ptr<RunStore>(std::make_unique<StoreServer>(std::move(place)));
        })});
@@ -53,12 +57,14 @@ void start_role(const Environment& environment, std::chrono::milliseconds timeou
   const auto role = read_role(environment);
   if (!role) return;
   const std::string secret = environment.find(kSecretVariable).value_or("");
-  if (role->kind == Role::Kind::kScheduler) be_scheduler(*role, secret, timeout);
+  const auto tls = read_tls_files(environment);
+  if (role->kind == Role::Kind::kScheduler) be_scheduler(*role, secret, tls, timeout);
   WorkerConnection connection({.scheduler = role->scheduler,
                                .secret = secret,
                                .workers = role->workers,
                                .node_id = role->node_id,
                                .program = describe_own_program(),
+                               .tls = tls,
                                .timeout = timeout});
   set_rank_variables(connection);
   divide_cores(environment, connection.place().local_world_size);
