@@ -265,7 +265,8 @@ TlsContext::TlsContext(const TlsFiles& files) : impl_(std::make_unique<Impl>()) 
   check_openssl(context != nullptr, "SSL_CTX_new");
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
   SSL_CTX_set_max_cert_list(context, kLargestCertificates);
-  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
+  // Only the certificates in the file are shown, and not that of the authority.
+  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
   // Each connection is a session of its own, and lasts for the whole run.
   SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);

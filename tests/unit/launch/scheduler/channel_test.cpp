@@ -76,17 +76,31 @@ TEST(Channel, ReceivesWhatCameBeforeTheOtherSideClosed) {
 TEST(Channel, RefusesALengthAboveTheLimitBeforeItComes) {
   auto [raw, other] = make_pair();
   Channel channel(std::move(other), ChannelSide::kScheduler, "", 100);
-  ASSERT_EQ(::send(raw.get(), "GET / HTTP/1.1\r\n", 16, 0), 16);
+  ASSERT_EQ(::send(raw.get(), "trireme\nGET / HTTP/1.1\r\n", 24, 0), 24);
   EXPECT_EQ(channel.receive(), std::nullopt);
   EXPECT_EQ(channel.end(), ChannelEnd::kWrongLength);
+}
+
+TEST(Channel, RecognizesAnotherProtocolByItsFirstBytes) {
+  for (const auto& [bytes, end] :
+       {std::pair("GET / HTTP/1.1\r\n", ChannelEnd::kOtherProtocol),
+        std::pair("trainer\n", ChannelEnd::kOtherProtocol), std::pair("trire", ChannelEnd::kNone),
+        std::pair("\x16\x03\x01", ChannelEnd::kEncrypted)}) {
+    auto [raw, other] = make_pair();
+    Channel channel(std::move(other), ChannelSide::kScheduler, "");
+    const std::string text = bytes;
+    ASSERT_EQ(::send(raw.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+    EXPECT_EQ(channel.receive(), std::nullopt);
+    EXPECT_EQ(channel.end(), end) << bytes;
+  }
 }
 
 // Otherwise zeros would be messages without end.
 TEST(Channel, RefusesEmptyMessages) {
   auto [raw, other] = make_pair();
   Channel channel(std::move(other), ChannelSide::kScheduler, "");
-  const std::string zeros(72, '\0');
-  ASSERT_EQ(::send(raw.get(), zeros.data(), zeros.size(), 0), 72);
+  const std::string zeros = "trireme\n" + std::string(72, '\0');
+  ASSERT_EQ(::send(raw.get(), zeros.data(), zeros.size(), 0), 80);
   EXPECT_EQ(channel.receive(), std::nullopt);
   EXPECT_EQ(channel.end(), ChannelEnd::kWrongLength);
 }
@@ -128,10 +142,13 @@ TEST(Channel, RefusesMessagesThatAreRepeatedReturnedOrChanged) {
   auto [worker_end, stranger] = make_pair();
   Channel worker(std::move(worker_end), ChannelSide::kWorker, kSecret);
   worker.begin_session("a");
+  const std::string opening = read_all(stranger);
+  EXPECT_EQ(opening, "trireme\n");
   worker.send("yes");
   const std::string recorded = read_all(stranger);
   // To the scheduler twice, changed, and back to the worker.
-  const auto given = [&](ChannelSide side, const std::string& bytes) {
+  const auto given = [&](ChannelSide side, std::string bytes) {
+    if (side == ChannelSide::kScheduler) bytes.insert(0, opening);
     auto [end, raw] = make_pair();
     Channel channel(std::move(end), side, kSecret);
     channel.begin_session("a");

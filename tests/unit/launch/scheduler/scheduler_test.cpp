@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <tests/temporary_folder.h>
+#include <tests/unit/launch/scheduler/running_scheduler.h>
 
 #include <array>
 #include <cerrno>
@@ -34,98 +35,16 @@ namespace trireme::launch {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_end;
+using test::await_request;
+using test::end;
+using test::join;
+using test::kDeadlineMs;
+using test::kSecretOfRun;
 using test::message_of;
+using test::RunningScheduler;
 using testing::AllOf;
 using testing::HasSubstr;
-
-constexpr const char* kSecretOfRun = "0123456789abcdef";
-constexpr int kDeadlineMs = 120'000;
-
-// A store that nobody uses, whose socket stays open.
-class NoStore : public ServedStore {
- public:
-  explicit NoStore(StoreAddress place) : place_(std::move(place)) {}
-  int fd() const override { return -1; }
-  std::string failure() override { return {}; }
-
- private:
-  StoreAddress place_;
-};
-
-class RunningScheduler {
- public:
-  explicit RunningScheduler(int workers, const std::string& secret = "",
-                            std::chrono::milliseconds timeout = 60s,
-                            std::chrono::milliseconds patience = 60s,
-                            const std::string& host = "127.0.0.1") {
-    // A free port, which is free again for the scheduler.
-    place_ = {.host = host, .port = listen_at(host, std::nullopt).port};
-    options_ = {.place = place_,
-                .workers = workers,
-                .timeout = timeout,
-                .grace = 0ms,
-                .patience = patience,
-                .secret = secret,
-                .start_store = [](StoreAddress place) {
-                  return std::make_unique<NoStore>(std::move(place));
-                }};
-    code_ = std::async(std::launch::async, [this] { return run_scheduler(options_); });
-  }
-
-  const HostAndPort& place() const { return place_; }
-  int wait() { return code_.get(); }
-
-  WorkerOptions worker(const std::string& node_id = "") const {
-    return {.scheduler = place_,
-            .secret = options_.secret,
-            .workers = std::nullopt,
-            .node_id = node_id,
-            .program = {.path = "/bin/train", .bytes = 10, .checksum = "aa"},
-            .timeout = 60s};
-  }
-
-  // Connects as soon as the scheduler listens.
-  UniqueFd connect() const {
-    std::string problem;
-    UniqueFd fd;
-    while (!fd) fd = try_connect(place_, std::chrono::steady_clock::now() + 60s, problem);
-    return fd;
-  }
-
- private:
-  HostAndPort place_;
-  SchedulerOptions options_;
-  std::future<int> code_;
-};
-
-std::future<WorkerConnection> join(const WorkerOptions& options) {
-  return std::async(std::launch::async, [options] { return WorkerConnection(options); });
-}
-
-void end(WorkerConnection& worker, int code) {
-  worker.say_ended({.rank = worker.place().first_rank,
-                    .process = 1,
-                    .code = code,
-                    .how = "exited with code " + std::to_string(code)});
-}
-
-EndRequest await_request(WorkerConnection& worker) {
-  while (true) {
-    if (const auto request = worker.receive()) return *request;
-    pollfd waited{.fd = worker.fd(), .events = POLLIN, .revents = 0};
-    if (::poll(&waited, 1, kDeadlineMs) != 1) throw std::runtime_error("no request came");
-  }
-}
-
-// Waits until the other side has closed the connection.
-bool await_end(const UniqueFd& fd) {
-  std::array<char, 4096> buffer{};
-  while (true) {
-    pollfd waited{.fd = fd.get(), .events = POLLIN, .revents = 0};
-    if (::poll(&waited, 1, kDeadlineMs) != 1) return false;
-    if (::recv(fd.get(), buffer.data(), buffer.size(), 0) <= 0) return true;
-  }
-}
 
 // Waits for a message, whatever it says.
 void await_message(Channel& channel) {
@@ -277,8 +196,9 @@ TEST(Scheduler, IsNotDelayedByStrangers) {
   std::vector<UniqueFd> strangers;
   expect_run_after(kSecretOfRun, [&](RunningScheduler& scheduler) {
     for (const std::string& bytes :
-         {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\0\0", 2),
-          std::string("\0\0\0\5", 4), std::string("\0\1\0\0", 4) + std::string(9'000, 'x')}) {
+         {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string("tri"),
+          std::string("trireme\n\0\0", 10), std::string("trireme\n\0\0\0\5", 12),
+          std::string("trireme\n\0\1\0\0", 12) + std::string(9'000, 'x')}) {
       strangers.push_back(scheduler.connect());
       ::send(strangers.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     }
@@ -519,7 +439,7 @@ TEST(WorkerConnection, RefusesASchedulerOfAnotherVersion) {
   options.timeout = 60s;
   EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{options}; }),
               AllOf(HasSubstr("has version 9.9.9 of Trireme with protocol 99, this worker has "),
-                    HasSubstr(TRIREME_VERSION " with protocol 1")));
+                    HasSubstr(TRIREME_VERSION " with protocol 2")));
 }
 
 TEST(DescribeProgram, ComparesTheWholeFile) {
