@@ -54,10 +54,8 @@ void make(const launch::CertificateOrder& order) {
   const launch::MadeCertificates made = launch::make_certificates(order);
   std::cout << (made.has_made_authority ? "made the authority " : "used the authority ")
             << made.authority.string() << '\n';
-  for (const auto& folder : made.folders) {
-    std::cout << "made " << folder.string() << ": on this host export TRIREME_TLS=FOLDER, where "
-              << "it is there\n";
-  }
+  for (const auto& folder : made.folders) std::cout << "made " << folder.string() << '\n';
+  std::cout << "copy each folder to its host, and name it there: export TRIREME_TLS=FOLDER\n";
 }
 
 int check(const launch::TlsOptions& options, const std::vector<std::string>& hosts) {

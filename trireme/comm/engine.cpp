@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/format_ranks.h>
+#include <trireme/comm/adapter/data_encryption.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/engines/gloo/gloo.h>
 #include <trireme/comm/engines/hierarchy/hierarchy.h>
@@ -50,6 +51,7 @@ namespace {
 // Connects by one engine.
 Group connect_one(const Engine& engine, const EngineContext& context) {
   if (!engine.has_other_ranks) return {engine.connect(context), engine, context};
+  check_encryption(engine);
   const launch::TorchLogSilencer quiet;
   // The watchdog must answer ranks that finish connecting before this one. Shared memory needs no
   // answers.

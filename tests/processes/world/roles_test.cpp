@@ -74,6 +74,34 @@ end
                                       Not(HasSubstr("by trireme, sum"))));
 }
 
+TEST_F(Roles, EncryptUnderMindSporesScript) {
+  const Finished finished = script(kTrireme + R"( certificates make --ca-folder ca 127.0.0.1
+export port program; bash <<'end'
+)" + mind_spore("2") + R"(
+export MS_ENABLE_SSL=true TRIREME_TLS=$PWD/127.0.0.1
+for ((i = 0; i < 2; i++)); do
+  MS_ROLE=MS_WORKER MS_NODE_ID=$i $program >worker_$i.log 2>&1 &
+done
+MS_ROLE=MS_SCHED $program >scheduler.log 2>&1 &
+wait $!
+echo "scheduler ended with $?"
+wait
+MS_ENABLE_SSL=false MS_ROLE=MS_WORKER $program
+TRIREME_TLS= MS_ROLE=MS_WORKER $program
+end
+)");
+  EXPECT_THAT(finished.output, HasSubstr("scheduler ended with 0")) << log("scheduler");
+  for (const std::string rank : {"0", "1"}) {
+    EXPECT_EQ(log("worker_" + rank),
+              "rank " + rank + " of 2, local " + rank + " of 2, by trireme, sum 1, same 1\n");
+  }
+  EXPECT_THAT(log("scheduler"), AllOf(HasSubstr(", encrypted (TLS)"), Not(HasSubstr("warning")),
+                                      HasSubstr("all 2 ranks exited with code 0")));
+  EXPECT_THAT(finished.output,
+              AllOf(HasSubstr("MS_ENABLE_SSL is 'false' but TRIREME_TLS or its single files"),
+                    HasSubstr("MS_ENABLE_SSL is 'true', but nothing names the certificate")));
+}
+
 TEST_F(Roles, HaveNativeNamesAndMayUseTheCommands) {
   // One worker by its environment, and two by trireme worker, under trireme scheduler.
   const Finished finished = script(R"(

@@ -5,6 +5,7 @@
 #include <trireme/base/text.h>
 #include <trireme/launch/run/start_process.h>
 #include <trireme/launch/secret.h>
+#include <trireme/launch/tls/tls_files.h>
 
 #include <algorithm>
 #include <array>
@@ -83,6 +84,14 @@ void check_variables(const RunOptions& options) {
                                    "', which trireme run sets itself for each rank"),
                       "use -n, --nnodes, --node-rank, --master-addr and --master-port");
   }
+}
+
+// Whoever asks for encryption must not believe that there is some.
+void check_not_encrypted(const Environment& environment) {
+  if (!read_tls_files(environment)) return;
+  throw ConfigError("TRIREME_TLS is set, but trireme run --nnodes encrypts nothing",
+                    "use trireme scheduler and trireme worker, which do; or unset TRIREME_TLS, its "
+                    "single files and MS_ENABLE_SSL");
 }
 
 // With a role, each of several such commands would start a world of its own.
@@ -170,6 +179,7 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   check_nodes(options);
   check_restarts(options);
   if (!options.place) check_no_role(environment);
+  if (options.nodes > 1) check_not_encrypted(environment);
   check_variables(options);
   if (options.timeout) check_range("--timeout", options.timeout->count(), 1, 31LL * 24 * 3600);
 

@@ -2,6 +2,7 @@
 #include <trireme/launch/store/store.h>
 
 #include <trireme/base/broken_pipe_guard.h>
+#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/unique_fd.h>
@@ -9,6 +10,7 @@
 #include <trireme/launch/port_owner.h>
 #include <trireme/launch/store/sealed_store.h>
 #include <trireme/launch/store/torch_log_silencer.h>
+#include <trireme/launch/tls/tls_files.h>
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -68,6 +70,18 @@ void warn_of_open_store(const Identity& identity) {
        *identity.master_address, ":", *identity.master_port,
        " can write what the ranks believe. hint: export TRIREME_SECRET=$(openssl rand -hex 16) "
        "where the ranks are started, the same on all hosts");
+}
+
+// Only a scheduler of Trireme encrypts. `trireme run` refuses variables of TLS itself.
+void warn_of_no_encryption(const Identity& identity) {
+  if (identity.rank != 0 || identity.launcher == "trireme" ||
+      identity.local_world_size == identity.world_size ||
+      !read_tls_files(Environment::of_process())) {
+    return;
+  }
+  warn("TRIREME_TLS is set, but ranks that ", identity.launcher,
+       " has started encrypt nothing. hint: start them by trireme scheduler and trireme worker, or "
+       "unset TRIREME_TLS, its single files and MS_ENABLE_SSL");
 }
 
 c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
@@ -144,6 +158,7 @@ c10::intrusive_ptr<c10d::Store> make_base_store(const Identity& identity,
   if (identity.master_address && identity.master_port) {
     check_secret(identity.secret);
     warn_of_open_store(identity);
+    warn_of_no_encryption(identity);
     return seal(make_tcp_store(identity, timeout), identity.secret);
   }
   return make_file_store(identity, timeout);  // needs no seal: no other user can write to it

@@ -7,12 +7,19 @@
 #include <trireme/comm/engines/gloo/gloo.h>
 
 #include <trireme/base/broken_pipe_guard.h>
+#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
+#include <trireme/comm/adapter/data_encryption.h>
+#include <trireme/launch/tls/tls_files.h>
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/GlooDeviceFactory.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <cstdlib>
+#include <string>
 
 namespace trireme::comm {
 namespace {
@@ -43,7 +50,36 @@ class GlooBackend : public ProcessGroupGloo {
   }
 };
 
+// Makes Gloo encrypt its connections by TLS, if LibTorch was built with that. c10d reads the
+// variables when the first device is made.
+void encrypt_connections() {
+  const Environment environment = Environment::of_process();
+  const auto files = launch::read_tls_files(environment);
+  if (!files) {
+    throw ConfigError(
+        "environment variable TRIREME_TLS_DATA is '1', but nothing names the "
+        "certificate of this host, its key and the authority",
+        "set TRIREME_TLS to the folder of this host's certificate");
+  }
+  constexpr const char* kTransport = "TCP_TLS";
+  if (!c10d::GlooDeviceRegistry()->Has(kTransport)) {
+    throw ConfigError(
+        "environment variable TRIREME_TLS_DATA is '1', but the Gloo in this LibTorch "
+        "was built without TLS (USE_GLOO_WITH_OPENSSL)",
+        "unset TRIREME_TLS_DATA; where others can read the network, use an encrypted "
+        "one, such as WireGuard, or a LibTorch that was built with it");
+  }
+  const auto set = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), /*replace=*/1);  // NOLINT(concurrency-mt-unsafe): as in init()
+  };
+  set("GLOO_DEVICE_TRANSPORT", kTransport);
+  set("GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY", files->key.string());
+  set("GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT", files->certificate.string());
+  set("GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_FILE", files->authority.string());
+}
+
 std::shared_ptr<::gloo::transport::Device> make_device(const EngineContext& context) {
+  if (must_encrypt_data()) encrypt_connections();
   if (!context.interface.empty()) {
     try {
       return ProcessGroupGloo::createDeviceForInterface(context.interface);

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/adapter/adapter_backend.h>
+#include <trireme/comm/adapter/data_encryption.h>
 #include <trireme/comm/engines/hierarchy/hierarchical_connection.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -18,6 +19,7 @@ namespace {
 c10::intrusive_ptr<c10d::Backend> connect_part(const EngineContext& context, const Engine& engine,
                                                const std::string& name,
                                                const std::vector<int>& ranks) {
+  check_encryption(engine);
   EngineContext part = context;
   part.store = c10::make_intrusive<c10d::PrefixStore>(name, context.store);
   part.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), context.rank) - ranks.begin());
