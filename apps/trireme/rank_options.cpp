@@ -98,6 +98,16 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
                   "Plan of the programs' Model in place of their own: auto, which searches for it "
                   "before the first step, or a TOML file")
       ->option_text("PLAN");
+  command
+      .add_option("--recovery-dir", options.recovery_folder,
+                  "With restarts: folder for the state of trainings, which all hosts must see "
+                  "(default of trireme run: one in /dev/shm; of trireme worker: none)")
+      ->option_text("DIR");
+  command
+      .add_option("--recovery-seconds", options.recovery_seconds,
+                  "With restarts: seconds between two states that are kept (default: so that "
+                  "keeping them costs 0.5 % of the time)")
+      ->option_text("S");
 }
 
 void apply_rank_options(const CLI::App& command, const RankOptions& options,
@@ -111,6 +121,11 @@ void apply_rank_options(const CLI::App& command, const RankOptions& options,
   run.linger = seconds_of("--linger", options.linger_seconds, command.get_name());
   run.binding = kBindings.at(options.binding);
   run.output = kOutputs.at(options.output);
+  run.recovery_folder = options.recovery_folder;
+  if (options.recovery_seconds) {
+    run.recovery_interval =
+        seconds_of("--recovery-seconds", *options.recovery_seconds, command.get_name());
+  }
 }
 
 std::vector<std::string> program_of(const CLI::App& command, const std::vector<std::string>& tail) {

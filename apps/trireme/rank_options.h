@@ -20,15 +20,17 @@ namespace trireme::apps {
 
 /// The values of the options.
 struct RankOptions {
-  std::optional<std::filesystem::path> log_folder;  ///< --log-dir
-  std::string binding = "none";                     ///< --bind
-  std::string output = "first";                     ///< --output
-  std::int64_t timeout_seconds = 0;                 ///< --timeout
-  std::int64_t grace_seconds = 5;                   ///< --grace
-  std::int64_t linger_seconds = 300;                ///< --linger
-  std::vector<std::string> variables;               ///< --env
-  std::string cluster;                              ///< --cluster
-  std::string plan;                                 ///< --plan
+  std::optional<std::filesystem::path> log_folder;       ///< --log-dir
+  std::string binding = "none";                          ///< --bind
+  std::string output = "first";                          ///< --output
+  std::int64_t timeout_seconds = 0;                      ///< --timeout
+  std::int64_t grace_seconds = 5;                        ///< --grace
+  std::int64_t linger_seconds = 300;                     ///< --linger
+  std::vector<std::string> variables;                    ///< --env
+  std::string cluster;                                   ///< --cluster
+  std::string plan;                                      ///< --plan
+  std::optional<std::filesystem::path> recovery_folder;  ///< --recovery-dir
+  std::optional<std::int64_t> recovery_seconds;          ///< --recovery-seconds
 };
 
 /// Adds the options to a command. `options` must outlive it.

@@ -39,7 +39,6 @@ struct Arguments {
   launch::RunOptions options;
   HorovodrunOptions horovodrun;
   RankOptions ranks;
-  std::optional<std::int64_t> recovery_seconds;
   bool dry_run = false;
 };
 
@@ -56,12 +55,6 @@ void add_options(CLI::App& command, Arguments& arguments) {
                      "Port of the store on host 0 (default: a free one)");
   command.add_option("--restarts", options.restarts,
                      "Times that all ranks are started again after one fails (default: 0)");
-  command.add_option(
-      "--recovery-dir", options.recovery_folder,
-      "With --restarts: folder for the state of trainings (default: one in /dev/shm)");
-  command.add_option("--recovery-seconds", arguments.recovery_seconds,
-                     "With --restarts: time between states that are kept (default: so that "
-                     "keeping them costs 0.5 % of the time)");
   add_rank_options(command, arguments.ranks);
   command.add_flag("--dry-run", arguments.dry_run, "Print what would run, without starting it");
   add_horovodrun_options(command, arguments.horovodrun);
@@ -94,10 +87,6 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail
     options.command = program_of(*command, program_tail);
     apply_rank_options(*command, arguments->ranks, options);
     apply_horovodrun_options(arguments->horovodrun, options);
-    if (arguments->recovery_seconds) {
-      options.recovery_interval =
-          seconds_of("--recovery-seconds", *arguments->recovery_seconds, "run");
-    }
     options.open_store = store_opener();
     if (arguments->dry_run) {
       std::cout << launch::describe_run(options);

@@ -42,6 +42,7 @@ struct SchedulerArguments {
   std::optional<int> port;
   std::int64_t timeout_seconds = 0;
   std::int64_t grace_seconds = 5;
+  int restarts = 0;
   launch::TlsOptions tls;
 };
 
@@ -62,6 +63,7 @@ launch::SchedulerOptions options_of(const CLI::App& command, const SchedulerArgu
                         ? seconds_of("--timeout", arguments.timeout_seconds, command.get_name())
                         : Settings::from(environment).timeout;
   options.grace = seconds_of("--grace", arguments.grace_seconds, command.get_name());
+  options.restarts = arguments.restarts;
   options.secret = environment.find(launch::kSecretVariable).value_or("");
   options.tls = launch::read_tls_files(environment, arguments.tls);
   const launch::StoreOpener open = store_opener();
@@ -104,6 +106,11 @@ void add_scheduler_command(CLI::App& app) {
       ->add_option("--grace", arguments->grace_seconds,
                    "Seconds between SIGTERM and SIGKILL when workers are ended (default: 5)")
       ->option_text("S");
+  command
+      ->add_option("--restarts", arguments->restarts,
+                   "Times that all workers are asked to come again after one fails (default: 0)")
+      ->check(integer_from(0, 1'000'000))
+      ->option_text("N");
   add_tls_options(*command, arguments->tls);
   command->callback([arguments, command] {
     if (const int code = launch::run_scheduler(options_of(*command, *arguments)); code != 0)

@@ -61,7 +61,7 @@ void join_world(const WorkerArguments& arguments, launch::RunOptions& options) {
     throw ConfigError("no program to run, expected one after the options",
                       "trireme worker -n 2 -- ./my_program arguments");
   }
-  // Errors of this host are found before other hosts count on it.
+  // Errors of this host are found before other hosts count on it. In a restart there are none.
   options.place =
       launch::RunPlace{.world_size = std::max(arguments.processes, variables.workers.value_or(0)),
                        .local_world_size = arguments.processes};
@@ -83,6 +83,7 @@ void join_world(const WorkerArguments& arguments, launch::RunOptions& options) {
                                   : Settings::from(environment).timeout});
   options.place = launch::place_of(connection);
   options.control = std::make_shared<launch::WorkerControl>(std::move(connection));
+  options.rejoin = [arguments](launch::RunOptions& own) { join_world(arguments, own); };
 }
 
 // Runs the ranks. If that fails, tells the scheduler why; otherwise it would only see that the

@@ -159,7 +159,7 @@ class Chaos:
         reason = self.find_wrong(code, text, expected, done)
         left = self.find_left(run.pid)
         if reason or left:
-            self.wrong.append(f"{plan} on {ranks} ranks, {', '.join(done)}: {reason or left}\n  {' '.join(command)}\n{text}")
+            self.wrong.append(f"{plan} on {ranks} ranks, {', '.join(done)}: {reason or left}\n  {' '.join(command)}\n{text[-5000:]}")
         return len(done)
 
     def find_wrong(self, code, text, expected, done):

@@ -124,8 +124,9 @@ struct Switch {
 
 constexpr std::array kRefusedSwitches{
     Switch{.name = "MS_ENABLE_RECOVERY",
-           .reason = "a scheduler of Trireme does not take failed workers back",
-           .hint = "unset it; start the run again, which goes on from its last checkpoint"},
+           .reason = "what has started a worker must start it again",
+           .hint = "unset it; trireme scheduler --restarts and trireme worker start ranks again, "
+                   "or start the run again, which goes on from its last checkpoint"},
     Switch{.name = "MS_SERVER_NUM",
            .reason = "Trireme has no parameter servers",
            .hint = "unset it, and leave the servers out; the workers average gradients among each "

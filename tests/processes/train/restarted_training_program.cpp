@@ -165,8 +165,11 @@ void train_by_hand(const std::vector<Fault>& faults) {
   trireme::checkpoint::State state;
   const auto memory = trireme::checkpoint::recovery_folder();
   if (memory) {
-    if (const auto newest = trireme::checkpoint::latest(*memory, "loop")) {
-      state = trireme::load_checkpoint(*newest, parallelized, *model, &optimizer);
+    try {
+      const auto newest = trireme::checkpoint::latest(*memory, "loop");
+      if (newest) state = trireme::load_checkpoint(*newest, parallelized, *model, &optimizer);
+    } catch (const trireme::CheckpointError& damaged) {
+      std::fprintf(stderr, "begins anew: %s\n", damaged.what());
     }
   }
   const std::int64_t first = state.step + 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainings whose ranks fail, and go on from the state that was kept in memory, in real processes.
 #include <gmock/gmock.h>
+#include <tests/processes/free_port.h>
 #include <tests/processes/parallel/run_ranks.h>
 
 #include <csignal>
@@ -85,6 +86,26 @@ TEST(RestartedTrainings, GoOnWithAWarningIfTheStateCannotBeKept) {
       run_ranks(2, kProgram, "data", "--restarts 1 --recovery-seconds 0 --recovery-dir /proc/none");
   EXPECT_NE(finished.code, 0) << finished.output;
   EXPECT_THAT(finished.output, HasSubstr("cannot make the folder /proc/none"));
+}
+
+// Two workers, one of which is killed and started again, keep the state in a folder that both see.
+TEST(RestartedTrainings, GoOnInTheWorldOfAScheduler) {
+  const std::string expected = result_of(run_ranks(3, kProgram, "zero2"));
+  const test::TemporaryFolder temporary;
+  const std::string trireme = test::variable("TRIREME_BIN") + "/trireme ";
+  const std::string port = test::free_port();
+  const std::string worker = trireme + "worker --scheduler 127.0.0.1:" + port +
+                             " --output all --recovery-seconds 0 --recovery-dir " +
+                             temporary.path().string() + "/states ";
+  const std::string program = " -- " + test::variable(kProgram) + " zero2 0:7:2:kill 1:16:0:throw";
+  const Finished finished =
+      test::shell("export TMPDIR=" + temporary.path().string() + "; " + trireme +
+                  "scheduler --workers 3 --restarts 3 --grace 1 --port " + port + " & " + worker +
+                  "-n 2" + program + " & " + worker + "-n 1" + program + " & wait");
+  EXPECT_EQ(result_of(finished), expected) << finished.output;
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("restart 2 of 3: waits for 3 ranks to come again"),
+                                     ::testing::ContainsRegex("first step 1[456]\n"),
+                                     HasSubstr("all 3 ranks exited with code 0")));
 }
 
 TEST(RestartedTrainings, LeaveNothingInMemory) {

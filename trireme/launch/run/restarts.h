@@ -9,6 +9,7 @@
 #include <trireme/launch/run/two_processes.h>
 
 #include <filesystem>
+#include <functional>
 
 namespace trireme::launch {
 
@@ -34,12 +35,29 @@ class RecoveryFolder {
   bool is_temporary_ = false;
 };
 
+/// What an attempt needs.
+struct PreparedRun {
+  RunPlan plan;        ///< the processes to start
+  StoreAddress place;  ///< the address of the store
+};
+
+/// Prepares an attempt with these options.
+using Preparation = std::function<PreparedRun(const RunOptions&)>;
+
+/// Returns a copy of a descriptor, which is empty if the descriptor is. Throws ConfigError on
+/// failure.
+UniqueFd copy_of_descriptor(const UniqueFd& fd);
+
 /// Supervises the ranks (supervisor.h), again after each failure until no restart is left. Each
-/// attempt has a store of its own at the same address. Logs continue. What the ranks of a failed
-/// attempt have dumped goes to the folder `failure_<n>` beside the logs. Returns the exit code of
-/// the run.
-int supervise_with_restarts(const RunPlan& plan, const RunOptions& options,
-                            const std::filesystem::path& log_folder, const StoreAddress& place,
+/// attempt has a store of its own. Logs continue. What the ranks of a failed attempt have dumped
+/// goes to the folder `failure_<n>` beside the logs. Returns the exit code of the run.
+///
+/// In the world of a scheduler, the scheduler decides about restarts. Between two attempts this
+/// process waits until the world is complete again, and signals end it.
+/// @param first the first attempt.
+/// @param prepare prepares the others.
+int supervise_with_restarts(const PreparedRun& first, const Preparation& prepare,
+                            const RunOptions& options, const std::filesystem::path& log_folder,
                             const SupervisorSetting& setting);
 
 }  // namespace trireme::launch

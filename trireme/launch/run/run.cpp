@@ -41,17 +41,18 @@ void open_standard_streams() {
 
 // Returns the address of the store. Host 0 of several listens on all its interfaces and does not
 // need to know its own name.
-StoreAddress place_of(const RunPlan& plan, const RunOptions& options, ListeningSocket socket,
+StoreAddress place_of(const RunPlan& plan, const RunOptions& options, const ListeningSocket& socket,
                       const std::string& secret) {
   if (options.place) {
     return {.listening_socket = {},
             .address = options.place->store_address,
             .port = options.place->store_port,
             .timeout = plan.timeout,
-            .secret = secret};
+            .secret = secret,
+            .attempt = options.place->restart};
   }
   const bool is_named = !plan.hosts_store || options.nodes == 1;
-  return {.listening_socket = std::move(socket.fd),
+  return {.listening_socket = copy_of_descriptor(socket.fd),
           .address = is_named ? options.master_address.value_or("127.0.0.1") : "127.0.0.1",
           .port = plan.hosts_store ? socket.port : *options.master_port,
           .timeout = plan.timeout,
@@ -128,14 +129,16 @@ ListeningSocket listen_for(const RunOptions& options) {
   return socket;
 }
 
-}  // namespace
+// Returns true if the user has said where ranks write their last operations if a group fails.
+bool is_dump_folder_given(const RunOptions& options) {
+  return Environment::of_process().has("TRIREME_DUMP") ||
+         std::ranges::any_of(options.environment,
+                             [](const auto& variable) { return variable.first == "TRIREME_DUMP"; });
+}
 
-int run(const RunOptions& options) {
-  open_standard_streams();
+PreparedRun prepare_run(const RunOptions& options, const ListeningSocket& socket,
+                        const fs::path& log_folder, const fs::path& recovery_folder) {
   RunPlan plan = plan_for_this_machine(options);
-  check_open_files(plan, options);
-  ListeningSocket socket;
-  if (plan.hosts_store) socket = listen_for(options);
   const int port = plan.hosts_store ? socket.port
                    : options.place  ? options.place->store_port
                                     : *options.master_port;
@@ -143,17 +146,7 @@ int run(const RunOptions& options) {
   add_variable(plan, "TRIREME_RUN_ID",
                options.place ? options.place->run_id
                              : join_message(host_name(), "-", ::getpid(), "-", socket.port));
-  const fs::path log_folder = make_log_folder(options);
-  // If a group fails, each rank writes its last operations to a file beside the logs.
-  const auto& given = options.environment;
-  if (!Environment::of_process().has("TRIREME_DUMP") &&
-      std::none_of(given.begin(), given.end(),
-                   [](const auto& variable) { return variable.first == "TRIREME_DUMP"; })) {
-    add_variable(plan, "TRIREME_DUMP", log_folder.string());
-    // Those of an earlier run would be taken for the ones of this run.
-    std::error_code ignored;
-    for (const fs::path& dump : find_dumps(log_folder)) fs::remove(dump, ignored);
-  }
+  if (!is_dump_folder_given(options)) add_variable(plan, "TRIREME_DUMP", log_folder.string());
   const std::string secret = secret_of(options);
   if (secret.empty() && !options.place) {
     plan.warnings.push_back(join_message(
@@ -162,13 +155,33 @@ int run(const RunOptions& options) {
         " to the same random text on all hosts, for instance from: openssl rand -hex 16"));
   }
   if (!secret.empty()) add_variable(plan, kSecretVariable, secret);
+  if (!recovery_folder.empty())
+    add_variable(plan, "TRIREME_RECOVERY_FOLDER", recovery_folder.string());
+  StoreAddress place = place_of(plan, options, socket, secret);
+  return {.plan = std::move(plan), .place = std::move(place)};
+}
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  open_standard_streams();
+  ListeningSocket socket;
+  check_open_files(plan_for_this_machine(options), options);
+  if (!options.place && options.node_rank.value_or(0) == 0) socket = listen_for(options);
+  const fs::path log_folder = make_log_folder(options);
+  // Those of an earlier run would be taken for the ones of this run.
+  if (!is_dump_folder_given(options)) {
+    std::error_code ignored;
+    for (const fs::path& dump : find_dumps(log_folder)) fs::remove(dump, ignored);
+  }
   const RecoveryFolder recovery(options);
-  if (!recovery.path().empty())
-    add_variable(plan, "TRIREME_RECOVERY_FOLDER", recovery.path().string());
-  const StoreAddress place = place_of(plan, options, std::move(socket), secret);
+  const Preparation prepare = [&](const RunOptions& own) {
+    return prepare_run(own, socket, log_folder, recovery.path());
+  };
+  const PreparedRun first = prepare(options);
   try {
     return run_in_two_processes([&](const SupervisorSetting& setting) {
-      const int code = supervise_with_restarts(plan, options, log_folder, place, setting);
+      const int code = supervise_with_restarts(first, prepare, options, log_folder, setting);
       recovery.remove();  // the other process may have been killed
       return code;
     });

@@ -45,6 +45,8 @@ struct StoreAddress {
   std::chrono::milliseconds timeout{};
   /// The secret of the run (launch/secret.h). Empty if there is none.
   std::string secret = {};
+  /// The number of times that the ranks have been started again.
+  int attempt = 0;
 };
 
 /// The launcher's access to the store of a run. Not thread-safe.
@@ -114,6 +116,9 @@ struct RunOptions {
   std::optional<RunPlace> place;
   /// The connection to that scheduler; null without a scheduler.
   std::shared_ptr<RunControl> control;
+  /// Takes part in the world that the scheduler forms anew after a failure: sets `place` and
+  /// `control`. Blocks until that world is complete. Empty if this run does not come back.
+  std::function<void(RunOptions&)> rejoin;
   /// Opens the store in a process of its own. By default the store is not opened, and connections
   /// wait in the backlog of the socket for ever.
   StoreOpener open_store;

@@ -20,12 +20,15 @@ struct RunPlace {
   int store_port = 0;           ///< the port of the store
   std::string run_id{};         ///< the name of the run
   std::string secret{};         ///< the secret of the run, if the scheduler has given one
+  int restart = 0;              ///< the number of times that the ranks have been started again
+  int restarts = 0;             ///< the number of times that they may be
 };
 
 /// A request to end all ranks of this run.
 struct StopOrder {
-  std::string reason{};  ///< why, for people
-  int code = 1;          ///< the exit code of the run
+  std::string reason{};   ///< why, for people
+  int code = 1;           ///< the exit code of the run
+  bool restarts = false;  ///< true if the scheduler forms the world anew afterwards
 };
 
 /// A rank of this run that has ended.
@@ -50,6 +53,8 @@ class RunControl {
   /// Returns a request to end, which also comes if the scheduler is gone, or std::nullopt. Does not
   /// block.
   virtual std::optional<StopOrder> receive() = 0;
+  /// Closes the connection. The other methods may not be called afterwards.
+  virtual void leave() = 0;
   /// Says that a rank has ended. Blocks for a second at most.
   virtual void rank_ended(const EndedRank& rank) = 0;
 };

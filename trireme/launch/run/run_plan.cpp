@@ -60,7 +60,8 @@ void check_restarts(const RunOptions& options) {
                       "leave one of them out: the launchers of several hosts do not start ranks "
                       "again together");
   }
-  if (options.restarts == 0 && (options.recovery_folder || options.recovery_interval)) {
+  if (!options.place && options.restarts == 0 &&
+      (options.recovery_folder || options.recovery_interval)) {
     throw ConfigError(
         join_message(options.recovery_folder ? "--recovery-dir" : "--recovery-seconds",
                      " is given without --restarts, so that nothing would be started again"),

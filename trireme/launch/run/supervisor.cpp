@@ -81,6 +81,7 @@ int Supervisor::run() {
   }
   next_look_ = Clock::now() + kBetweenLooks;
   loop();
+  await_order();
   // Ranks that failed or were ended earlier have a report of their own, which is more useful.
   if (!store_failure_.empty() && !store_broke_ && !first_failure_ && !stop_signal_)
     throw ConfigError(store_failure_, "");
@@ -457,8 +458,9 @@ void Supervisor::look_for_stragglers() {
 void Supervisor::end_all() {
   constexpr milliseconds kBeforeRestart{500};  // the others wait for a rank that is gone
   phase_ = Phase::kEnding;
-  deadline_ =
-      Clock::now() + (wants_restart() ? std::min(options_.grace, kBeforeRestart) : options_.grace);
+  deadline_ = Clock::now() + (wants_restart() || wants_to_rejoin()
+                                  ? std::min(options_.grace, kBeforeRestart)
+                                  : options_.grace);
   ask_all_to_end();
 }
 

@@ -57,6 +57,8 @@ class Supervisor {
 
   /// Returns true, after `run`, if a rank has failed and another attempt is allowed.
   bool wants_restart() const;
+  /// Returns true, after `run`, if the scheduler forms the world anew.
+  bool wants_to_rejoin() const { return is_ordered_to_rejoin_ && !is_cancelled_ && !gave_up_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -90,6 +92,7 @@ class Supervisor {
   void loop();
   void handle(Source source, std::size_t index);
   void handle_control();
+  void await_order();
   void tell_scheduler(const Rank& rank);
   void handle_store();
   void store_ended(int status);
@@ -156,6 +159,8 @@ class Supervisor {
   bool could_not_look_ = false;  // /proc could not be read when all processes had to be signalled
   Clock::time_point next_look_ = Clock::time_point::max();
   bool stopped_by_us_ = false;
+  bool has_order_ = false;
+  bool is_ordered_to_rejoin_ = false;
   bool is_cancelled_ = false;         // a signal has asked the launcher to end
   std::optional<Activity> activity_;  // of the ranks that run after others ended successfully
   Clock::time_point last_good_end_;

@@ -5,6 +5,8 @@
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/run/supervisor.h>
 
+#include <poll.h>
+
 #include <algorithm>
 
 namespace trireme::launch {
@@ -33,10 +35,29 @@ void Supervisor::handle_control() {
   const auto order = options_.control->receive();
   if (!order) return;
   unwatch(options_.control->fd());
+  has_order_ = true;
+  is_ordered_to_rejoin_ = order->restarts;
   if (phase_ != Phase::kRunning) return;
   ordered_code_ = order->code;
   say(join_message(order->reason, "\n  ending ", describe_count(count_running(), "rank")));
   end_all();
+}
+
+// If ranks of this host have failed, the scheduler says what follows. It may be late.
+void Supervisor::await_order() {
+  constexpr std::chrono::seconds kPatience{10};
+  const bool may_come = options_.control && !has_order_ && first_failure_ && !is_cancelled_ &&
+                        attempt_.number < attempt_.most;
+  const auto until = Clock::now() + kPatience;
+  while (may_come && Clock::now() < until) {
+    if (const auto order = options_.control->receive()) {
+      is_ordered_to_rejoin_ = order->restarts;
+      return;
+    }
+    constexpr int kBetweenAttemptsMs = 100;
+    pollfd readable{.fd = options_.control->fd(), .events = POLLIN, .revents = 0};
+    ::poll(&readable, 1, kBetweenAttemptsMs);
+  }
 }
 
 void Supervisor::tell_scheduler(const Rank& rank) {
@@ -61,11 +82,12 @@ int Supervisor::report() {
                      log_folder_.string()));
   } else if (ordered_code_) {
     code = *ordered_code_;
-    say(join_message("ended by the scheduler, logs in ", log_folder_.string()));
+    say(join_message("ended by the scheduler", is_ordered_to_rejoin_ ? " for a restart" : "",
+                     ", logs in ", log_folder_.string()));
   } else if (first_failure_) {
     code = exit_code(*ranks_.at(*first_failure_).status);
     report_failure(ranks_.at(*first_failure_));
-    if (attempt_.most > 0 && !is_cancelled_ && attempt_.number == attempt_.most) {
+    if (options_.restarts > 0 && !is_cancelled_ && attempt_.number == attempt_.most) {
       say(join_message("no restart is left (--restarts ", attempt_.most, ")"));
     }
   } else {

@@ -146,7 +146,9 @@ Json json_of(const Assignment& message) {
                {"node_rank", message.node_rank},
                {"nodes", message.nodes},
                {"store_port", message.store_port},
-               {"run_id", message.run_id}};
+               {"run_id", message.run_id},
+               {"restart", message.restart},
+               {"restarts", message.restarts}};
   if (!message.secret.empty()) json["secret"] = message.secret;
   return json;
 }
@@ -170,7 +172,8 @@ Json json_of(const EndRequest& message) {
   return {{"type", "end"},
           {"reason", many_lines(message.reason, kLongestText)},
           {"code", message.code},
-          {"grace_ms", message.grace_ms}};
+          {"grace_ms", message.grace_ms},
+          {"restarts", message.restarts}};
 }
 
 Challenge challenge_of(const Fields& fields) {
@@ -209,7 +212,9 @@ Assignment assignment_of(const Fields& fields) {
           .nodes = nodes,
           .store_port = fields.number("store_port", 1, 65535),
           .run_id = fields.text("run_id"),
-          .secret = fields.has("secret") ? fields.text("secret") : ""};
+          .secret = fields.has("secret") ? fields.text("secret") : "",
+          .restart = fields.number("restart", 0, kMostInt),
+          .restarts = fields.number("restarts", 0, kMostInt)};
 }
 
 RankEnded rank_ended_of(const Fields& fields) {
@@ -223,7 +228,8 @@ RankEnded rank_ended_of(const Fields& fields) {
 EndRequest end_request_of(const Fields& fields) {
   return {.reason = fields.lines("reason", kLongestText),
           .code = fields.number("code", 1, 255),
-          .grace_ms = fields.integer("grace_ms", 0, kMostInt)};
+          .grace_ms = fields.integer("grace_ms", 0, kMostInt),
+          .restarts = fields.flag("restarts")};
 }
 
 }  // namespace

@@ -63,13 +63,16 @@ struct Assignment {
   int store_port = 0;        ///< the port of the store, on the scheduler's host
   std::string run_id{};      ///< the name of the run
   std::string secret{};      ///< the secret of the store; only sent encrypted, otherwise empty
+  int restart = 0;           ///< the number of times that the ranks have been started again
+  int restarts = 0;          ///< the number of times that they may be
 };
 
 /// The answer to a worker that does not take part.
 struct Refused {
-  std::string reason{};    ///< why, with the values concerned
-  std::string hint{};      ///< what to do; may be empty
-  std::string cause = {};  ///< why in a few words, to count refusals; not sent
+  std::string reason{};      ///< why, with the values concerned
+  std::string hint{};        ///< what to do; may be empty
+  std::string cause = {};    ///< why in a few words, to count refusals; not sent
+  bool is_for_room = false;  ///< true if the worker would fit if there were fewer; not sent
 };
 
 /// A worker's message that one of its ranks has ended.
@@ -86,6 +89,7 @@ struct EndRequest {
   std::string reason{};       ///< why
   int code = 1;               ///< the exit code of the run
   std::int64_t grace_ms = 0;  ///< the time in milliseconds between SIGTERM and SIGKILL
+  bool restarts = false;      ///< true if the worker is to connect again afterwards
 };
 
 /// Any message.

@@ -19,6 +19,8 @@ struct Peer {
   enum class State {
     kStranger,  ///< has not introduced itself yet; nothing that it says is believed
     kMember,    ///< a worker of the run
+    kSpare,     ///< waits for a place that becomes free
+    kLeaving,   ///< was a member before a restart, and is to close the connection
     kRefused,   ///< was refused, and is to close the connection
   };
 

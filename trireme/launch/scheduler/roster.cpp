@@ -106,7 +106,8 @@ std::optional<Refused> Roster::objection(const Hello& worker, const std::string&
         .hint =
             "start as many workers as the scheduler was told (--workers, TRIREME_WORKERS or "
             "MS_WORKER_NUM), or give it another port if it belongs to another run",
-        .cause = "more workers than expected"};
+        .cause = "more workers than expected",
+        .is_for_room = true};
   }
   return std::nullopt;
 }

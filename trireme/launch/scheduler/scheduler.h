@@ -34,6 +34,10 @@ struct SchedulerOptions {
   std::chrono::milliseconds grace{std::chrono::seconds{5}};
   /// The time in which a connection must introduce itself, and in which a refused worker must go.
   std::chrono::milliseconds patience{std::chrono::seconds{5}};
+  /// How often the world is formed anew after a rank has failed or a worker has disappeared. Each
+  /// time it must be complete before `timeout`. More workers than the world needs are kept as
+  /// spares.
+  int restarts = 0;
   /// The number of open files that each rank needs in one process: 2 in the process of the store,
   /// and 3 if that is this process.
   int files_of_rank = 2;
@@ -47,9 +51,9 @@ struct SchedulerOptions {
 };
 
 /// Schedules one run and returns its result: 0 if all ranks ended with 0, otherwise the code of the
-/// rank that failed first, 128 plus the signal by which this process was asked to stop, or 1 if the
-/// world was not complete in time, a worker disappeared, or the store failed. Reports to standard
-/// error.
+/// rank that failed first in the last attempt, 128 plus the signal by which this process was asked
+/// to stop, or 1 if the world was not complete in time, a worker disappeared, or the store failed.
+/// Reports to standard error.
 ///
 /// Blocking. Handles SIGINT, SIGTERM and SIGHUP meanwhile, unless the program handles or ignores
 /// them. Raises the soft limit of open files. Throws ConfigError if that is not enough, the

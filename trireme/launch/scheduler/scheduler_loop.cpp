@@ -155,7 +155,10 @@ void SchedulerLoop::accept_one(UniqueFd socket, const std::string& address) {
 // Drops the oldest stranger if there are too many. A worker that is dropped tries again.
 void SchedulerLoop::make_room() {
   const auto most = kMostStrangers + static_cast<std::size_t>(options_.workers);
-  const auto is_stranger = [](const auto& one) { return one.second.state != Peer::State::kMember; };
+  const auto is_stranger = [](const auto& one) {
+    const Peer::State state = one.second.state;
+    return state == Peer::State::kStranger || state == Peer::State::kRefused;
+  };
   if (static_cast<std::size_t>(std::ranges::count_if(peers_, is_stranger)) < most) return;
   drop_stranger(std::ranges::find_if(peers_, is_stranger)->first, "too many at once");
 }
@@ -198,6 +201,8 @@ void SchedulerLoop::handle_message(Key key, Peer& peer, const Message& message) 
   } else if (const auto* end = std::get_if<RankEnded>(&message);
              end != nullptr && peer.state == Peer::State::kMember) {
     handle_rank_ended(peer, *end);
+  } else if (end != nullptr && peer.state == Peer::State::kLeaving) {
+    return;  // it was asked to end its ranks
   } else {
     throw CommError("a message came that a worker does not send at this time", "");
   }
@@ -217,10 +222,14 @@ void SchedulerLoop::handle_deadlines() {
   const auto now = Clock::now();
   std::vector<Key> late;
   for (const auto& [key, peer] : peers_) {
-    if (peer.state != Peer::State::kMember && now >= peer.deadline) late.push_back(key);
+    const bool may_stay = peer.state == Peer::State::kMember || peer.state == Peer::State::kSpare;
+    if (!may_stay && now >= peer.deadline) late.push_back(key);
   }
   for (const Key key : late) {
-    if (peers_.at(key).state == Peer::State::kRefused) {
+    if (Peer& peer = peers_.at(key); peer.state == Peer::State::kRefused) {
+      peers_.erase(key);
+    } else if (peer.state == Peer::State::kLeaving) {
+      say(describe(peer.hello, peer.address), " did not end in time, and is not waited for");
       peers_.erase(key);
     } else {
       drop_stranger(
@@ -228,6 +237,7 @@ void SchedulerLoop::handle_deadlines() {
           join_message("it did not introduce itself within ", options_.patience.count(), " ms"));
     }
   }
+  if (phase_ == Phase::kForming && now >= spares_join_) add_spares();
   if (phase_ == Phase::kForming && now >= deadline_) give_up_waiting();
 }
 
@@ -252,9 +262,10 @@ void SchedulerLoop::lose_broken() {
 }
 
 int SchedulerLoop::milliseconds_to_wait() const {
-  auto next = deadline_;
+  auto next = phase_ == Phase::kForming ? std::min(deadline_, spares_join_) : deadline_;
   for (const auto& [key, peer] : peers_) {
-    if (peer.state != Peer::State::kMember) next = std::min(next, peer.deadline);
+    const bool may_stay = peer.state == Peer::State::kMember || peer.state == Peer::State::kSpare;
+    if (!may_stay) next = std::min(next, peer.deadline);
   }
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());

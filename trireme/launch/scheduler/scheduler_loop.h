@@ -30,7 +30,7 @@ class SchedulerLoop {
   /// Prepares the run; nobody is answered yet.
   /// @param options the options of the scheduler; they must outlive this object.
   /// @param listening the socket to which workers connect.
-  /// @param store the socket of the store.
+  /// @param store the socket of the store, which serves all attempts.
   /// @param tls the certificate of this host; null if connections are not encrypted. It must
   /// outlive this object.
   SchedulerLoop(const SchedulerOptions& options, ListeningSocket listening, ListeningSocket store,
@@ -69,6 +69,9 @@ class SchedulerLoop {
   void lose(Key key);
   void handle_signals();
   void handle_store();
+  void fail_attempt(const std::string& reason, int code);
+  void restart(const std::string& reason);
+  void add_spares();
   void fail(const std::string& reason, int code);
   void give_up_waiting();
   template <typename... Parts>
@@ -96,6 +99,8 @@ class SchedulerLoop {
   Key next_key_ = kFirstPeer;
   Phase phase_ = Phase::kForming;
   Clock::time_point deadline_;
+  int attempt_ = 0;
+  Clock::time_point spares_join_ = Clock::time_point::max();
   bool has_told_counts_ = false;
   int ended_by_us_ = 0;
   int code_ = 0;

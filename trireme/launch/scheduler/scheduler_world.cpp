@@ -17,6 +17,10 @@ namespace {
 
 // The time for which the scheduler waits for processes that end.
 constexpr std::chrono::seconds kEndPatience{10};
+// The time for which a spare may wait.
+constexpr std::chrono::milliseconds kLongestWait{std::chrono::days{20}};
+// Workers that come back have their places before spares do.
+constexpr std::chrono::seconds kBeforeSpares{2};
 
 }  // namespace
 
@@ -28,7 +32,13 @@ void SchedulerLoop::introduce(Key key, Peer& peer, const Hello& hello) {
     return refuse(
         peer, {.reason = "the run has ended", .hint = "start it again", .cause = "late workers"});
   }
-  if (const auto refusal = roster_.objection(hello, peer.address)) return refuse(peer, *refusal);
+  if (const auto refusal = roster_.objection(hello, peer.address)) {
+    const bool may_be_spare = attempt_ < options_.restarts && refusal->is_for_room;
+    if (!may_be_spare) return refuse(peer, *refusal);
+    peer.state = Peer::State::kSpare;
+    say(describe(hello, peer.address), " is kept as a spare");
+    return peer.channel.send(encode(Accepted{.wait_ms = kLongestWait.count()}));
+  }
   peer.state = Peer::State::kMember;
   roster_.add(key, hello, peer.address);
   const auto left =
@@ -71,6 +81,8 @@ void SchedulerLoop::begin() {
   for (const auto& [key, place] : roster_.assign(store_port_, run_id)) {
     Peer& peer = peers_.at(key);
     peer.place = place;
+    peer.place.restart = attempt_;
+    peer.place.restarts = options_.restarts;
     if (tls_ != nullptr) peer.place.secret = secret_of_store_;
     peer.channel.send(encode(peer.place));
   }
@@ -83,7 +95,8 @@ void SchedulerLoop::handle_rank_ended(Peer& peer, const RankEnded& end) {
     throw CommError(
         join_message("it said that rank ", end.rank, " has ended, which is not its own"), "");
   peer.ended.insert(end.rank);
-  if (end.code != 0 && phase_ == Phase::kRunning) fail(describe_failure(peer, end), end.code);
+  if (end.code != 0 && phase_ == Phase::kRunning)
+    return fail_attempt(describe_failure(peer, end), end.code);
   const bool all_ended = std::ranges::all_of(peers_, [](const auto& one) {
     return one.second.state != Peer::State::kMember || one.second.is_done();
   });
@@ -100,7 +113,8 @@ void SchedulerLoop::lose(Key key) {
   } else if (peer.state == Peer::State::kMember && phase_ == Phase::kRunning && !peer.is_done()) {
     const std::string reason = describe_loss(peer);
     for (int i = 0; i < peer.hello.ranks; ++i) peer.ended.insert(peer.place.first_rank + i);
-    fail(reason, 1);
+    peer.state = Peer::State::kRefused;  // it gets no message any more
+    fail_attempt(reason, 1);
   }
   peers_.erase(key);
 }
@@ -158,6 +172,42 @@ void SchedulerLoop::handle_store() {
   if (phase_ != Phase::kEnding) fail("the store failed: " + failure, 1);
 }
 
+// Ends the run, or this attempt if another one may follow.
+void SchedulerLoop::fail_attempt(const std::string& reason, int code) {
+  if (attempt_ < options_.restarts) return restart(reason);
+  fail(reason, code);
+  if (options_.restarts > 0) say("no restart is left (--restarts ", options_.restarts, ")");
+}
+
+// Asks all workers to end their ranks and to come again.
+void SchedulerLoop::restart(const std::string& reason) {
+  ++attempt_;
+  say(reason, "\nrestart ", attempt_, " of ", options_.restarts, ": waits for ",
+      describe_count(static_cast<std::size_t>(options_.workers), "rank"), " to come again");
+  for (auto& [key, peer] : peers_) {
+    if (peer.state != Peer::State::kMember) continue;
+    peer.channel.send(encode(EndRequest{
+        .reason = reason, .code = 1, .grace_ms = options_.grace.count(), .restarts = true}));
+    peer.state = Peer::State::kLeaving;
+    peer.deadline = Clock::now() + options_.grace + kEndPatience;
+  }
+  phase_ = Phase::kForming;
+  roster_ = Roster(options_.workers);
+  deadline_ = Clock::now() + options_.timeout;
+  spares_join_ = Clock::now() + kBeforeSpares;
+}
+
+// Gives spares the places that are still free.
+void SchedulerLoop::add_spares() {
+  spares_join_ = Clock::time_point::max();
+  for (auto& [key, peer] : peers_) {
+    if (peer.state != Peer::State::kSpare || roster_.objection(peer.hello, peer.address)) continue;
+    peer.state = Peer::State::kMember;
+    roster_.add(key, peer.hello, peer.address);
+    say(describe(peer.hello, peer.address), ", a spare, takes a place");
+  }
+}
+
 // Ends the run with a code: tells all workers why.
 void SchedulerLoop::fail(const std::string& reason, int code) {
   const bool was_forming = phase_ == Phase::kForming;
@@ -165,6 +215,10 @@ void SchedulerLoop::fail(const std::string& reason, int code) {
   code_ = code;
   say(reason);
   for (auto& [key, peer] : peers_) {
+    if (peer.state == Peer::State::kSpare) {
+      peer.channel.send(encode(Refused{.reason = reason, .hint = ""}));
+      await_its_end(peer);
+    }
     if (peer.state != Peer::State::kMember || peer.is_done()) continue;
     if (was_forming) {
       peer.channel.send(encode(Refused{.reason = reason, .hint = ""}));

@@ -9,6 +9,7 @@
 #include <trireme/version.h>
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -213,6 +214,11 @@ std::optional<EndRequest> WorkerConnection::receive() {
                                            " has ended or cannot be reached any more"),
                     .code = 1,
                     .grace_ms = kDefaultGraceMs};
+}
+
+void WorkerConnection::leave() {
+  if (channel_.fd() >= 0) ::shutdown(channel_.fd(), SHUT_RDWR);
+  channel_.close();
 }
 
 void WorkerConnection::say_ended(const RankEnded& end) {

@@ -47,6 +47,8 @@ class WorkerConnection {
   /// Returns the scheduler's request to end, or std::nullopt if there is none. If the connection is
   /// lost, returns a request that says so. Does not block.
   std::optional<EndRequest> receive();
+  /// Closes the connection, for all processes that have a copy of it.
+  void leave();
   /// Says that a rank has ended. Blocks for a second at most.
   void say_ended(const RankEnded& end);
 

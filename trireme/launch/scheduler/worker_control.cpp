@@ -16,7 +16,9 @@ RunPlace place_of(const WorkerConnection& connection) {
           .store_address = connection.scheduler().host,
           .store_port = place.store_port,
           .run_id = place.run_id,
-          .secret = place.secret};
+          .secret = place.secret,
+          .restart = place.restart,
+          .restarts = place.restarts};
 }
 
 WorkerControl::WorkerControl(WorkerConnection connection) : connection_(std::move(connection)) {}
@@ -24,7 +26,7 @@ WorkerControl::WorkerControl(WorkerConnection connection) : connection_(std::mov
 std::optional<StopOrder> WorkerControl::receive() {
   const auto request = connection_.receive();
   if (!request) return std::nullopt;
-  return StopOrder{.reason = request->reason, .code = request->code};
+  return StopOrder{.reason = request->reason, .code = request->code, .restarts = request->restarts};
 }
 
 void WorkerControl::rank_ended(const EndedRank& rank) {

@@ -18,6 +18,7 @@ class WorkerControl : public RunControl {
 
   int fd() const override { return connection_.fd(); }
   std::optional<StopOrder> receive() override;
+  void leave() override { connection_.leave(); }
   void rank_ended(const EndedRank& rank) override;
 
  private:

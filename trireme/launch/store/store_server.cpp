@@ -14,7 +14,8 @@
 
 namespace trireme::launch {
 
-StoreServer::StoreServer(StoreAddress place) : secret_(std::move(place.secret)) {
+StoreServer::StoreServer(StoreAddress place)
+    : secret_(std::move(place.secret)), attempt_(place.attempt) {
   const bool serves = static_cast<bool>(place.listening_socket);
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(place.port);
@@ -37,8 +38,8 @@ StoreServer::StoreServer(StoreAddress place) : secret_(std::move(place.secret)) 
 StoreServer::~StoreServer() = default;
 
 void StoreServer::publish_exit(int rank, std::string_view how) {
-  // Trireme's launcher does not restart ranks, so that its attempt is always 0.
-  seal(store_, secret_)->set(join_message(key_prefix(0), "/", exit_key(rank)), std::string(how));
+  seal(store_, secret_)
+      ->set(join_message(key_prefix(attempt_), "/", exit_key(rank)), std::string(how));
   ++own_keys_;
 }
 

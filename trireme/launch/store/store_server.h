@@ -36,6 +36,7 @@ class StoreServer : public RunStore {
  private:
   c10::intrusive_ptr<c10d::TCPStore> store_;
   std::string secret_;
+  int attempt_ = 0;
   std::int64_t own_keys_ = 0;  // keys that publish_exit() has written
 };
 
