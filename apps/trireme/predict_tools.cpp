@@ -64,10 +64,13 @@ predict::Optimizer optimizer_with(double numbers) {
 
 predict::TrainingOptions training_options(const PredictTask& task,
                                           const std::optional<OptimizerRecord>& recorded) {
-  if (!recorded) return {.optimizer = optimizer_of(task.optimizer)};
+  if (!recorded) {
+    return {.optimizer = optimizer_of(task.optimizer), .replays_allocator = true};
+  }
   return {.optimizer = optimizer_with(recorded->state_bytes),
           .optimizer_state_bytes = recorded->state_bytes,
-          .optimizer_kernels = recorded->kernels};
+          .optimizer_kernels = recorded->kernels,
+          .replays_allocator = true};
 }
 
 // Returns nothing if failures were not asked for, and the description says too little of them.

@@ -150,7 +150,8 @@ PreparedCase prepare(const PublishedCase& published) {
                        .optimizer_kernels = 0,
                        .reduces_each_micro_batch = published.zero_level >= 2,
                        .gathers_ahead_in_backward = published.gathers_ahead_in_backward,
-                       .repeats_whole_regions = published.repeats_whole_blocks};
+                       .repeats_whole_regions = published.repeats_whole_blocks,
+                       .replays_allocator = true};
   if (published.recompute == "some_blocks") recompute_what_is_needed(prepared);
   return prepared;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
@@ -12,8 +13,9 @@ namespace {
 
 class MemoryWalk {
  public:
-  MemoryWalk(const ModuleRecord& record, const StageWork& stage, GradientMemory gradients)
-      : record_(record), stage_(stage), gradients_(gradients) {
+  MemoryWalk(const ModuleRecord& record, const StageWork& stage, GradientMemory gradients,
+             CachingAllocator* allocator)
+      : record_(record), stage_(stage), gradients_(gradients), allocator_(allocator) {
     for (std::size_t i = 0; i < stage.regions.size(); ++i) {
       for (int call = stage.regions[i].first; call <= stage.regions[i].last; ++call) {
         region_of_.emplace(call, i);
@@ -47,10 +49,12 @@ class MemoryWalk {
       const double gradient = record_.call(call).gradient_bytes;
       now_ += gradient;
       made_gradients_ += gradient;
+      if (allocator_ != nullptr) allocator_->allocate(name_of_gradient(call), gradient);
       note_peak(call, memory.backward_peak, memory);
       if (gradients_ == GradientMemory::kReserved) {
         now_ -= gradient;
         made_gradients_ = 0;
+        if (allocator_ != nullptr) allocator_->free(name_of_gradient(call));
       }
       for (const int read : record_.call(call).reads) free_after_backward(read, call);
       free_after_backward(call, call);
@@ -60,6 +64,9 @@ class MemoryWalk {
   }
 
  private:
+  // Results have the numbers of their calls.
+  static std::int64_t name_of_gradient(int call) { return -1 - static_cast<std::int64_t>(call); }
+
   bool is_forward(int call) const { return call < record_.num_forward; }
 
   void note_read(int read, int reader) {
@@ -92,7 +99,9 @@ class MemoryWalk {
 
   void make(int call) {
     const double bytes = bytes_of(call);
-    if (bytes > 0 && live_.insert(call).second) now_ += bytes;
+    if (bytes <= 0 || !live_.insert(call).second) return;
+    now_ += bytes;
+    if (allocator_ != nullptr) allocator_->allocate(call, bytes);
   }
 
   // Results of other stages arrive when they are read first.
@@ -103,7 +112,9 @@ class MemoryWalk {
   }
 
   void drop(int call) {
-    if (live_.erase(call) > 0) now_ -= bytes_of(call);
+    if (live_.erase(call) == 0) return;
+    now_ -= bytes_of(call);
+    if (allocator_ != nullptr) allocator_->free(call);
   }
 
   void free_after_forward(int call, int reader) {
@@ -168,6 +179,7 @@ class MemoryWalk {
   const ModuleRecord& record_;
   const StageWork& stage_;
   const GradientMemory gradients_;
+  CachingAllocator* const allocator_;
   std::unordered_map<int, std::size_t> region_of_;  // by call of forward
   std::unordered_map<int, int> last_read_;
   std::unordered_map<int, int> last_forward_read_;
@@ -185,8 +197,9 @@ class MemoryWalk {
 }  // namespace
 
 ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage,
-                             GradientMemory gradients, double after_backward) {
-  return MemoryWalk(record, stage, gradients).run(after_backward);
+                             GradientMemory gradients, double after_backward,
+                             CachingAllocator* allocator) {
+  return MemoryWalk(record, stage, gradients, allocator).run(after_backward);
 }
 
 }  // namespace trireme::predict

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/parallel/record/module_record.h>
+#include <trireme/predict/caching_allocator.h>
 #include <trireme/predict/stage_work.h>
 
 #include <string>
@@ -39,7 +40,9 @@ enum class GradientMemory {
 /// do.
 /// @param after_backward what is needed for a moment when backward is through, in bytes: it counts
 /// to the last call.
+/// @param allocator carries out what is allocated and freed; may be null.
 ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage,
-                             GradientMemory gradients, double after_backward = 0);
+                             GradientMemory gradients, double after_backward = 0,
+                             CachingAllocator* allocator = nullptr);
 
 }  // namespace trireme::predict

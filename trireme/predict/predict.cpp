@@ -421,6 +421,18 @@ class StepModel {
     }
   }
 
+  // Accelerators have a memory of their own, to which there is a link.
+  double lost_memory(std::size_t number) const {
+    const StageModel& stage = stages_[number];
+    const bool is_accelerator = groups_.slowest_device(rank_of(number)).host_gb_per_s > 0;
+    if (!options_.replays_allocator || !is_accelerator) return 0;
+    CachingAllocator allocator;
+    walk_memory(record_, stage.work,
+                reserves_gradients() ? GradientMemory::kReserved : GradientMemory::kMade,
+                after_backward(stage.work), &allocator);
+    return allocator.reserved() - allocator.peak_in_use();
+  }
+
   void add_memory(Prediction& prediction) {
     for (int rank = 0; rank < pipe_; ++rank) {
       RankMemoryPrediction memory = state_of(rank);
@@ -440,6 +452,7 @@ class StepModel {
       memory.peak_module = schedule::item(stages_, largest.second).memory.peak_module;
       memory.activations_by_module = schedule::item(stages_, largest.second).memory.by_module;
       memory.inputs = record_.input_bytes;
+      memory.lost = lost_memory(static_cast<std::size_t>(largest.second));
       if (!reserves_gradients()) memory.gradients = stages_.front().memory.peak_gradients;
       prediction.memory.push_back(std::move(memory));
     }

@@ -47,6 +47,9 @@ struct TrainingOptions {
   /// True if recomputation repeats whole modules, as Megatron-LM does and reentrant checkpoints of
   /// PyTorch. False: it ends with the last result that backward reads, as in Trireme.
   bool repeats_whole_regions = false;
+  /// True if the allocations of an accelerator are replayed, to find what its allocator loses
+  /// (caching_allocator.h). Takes longer than the rest of the prediction.
+  bool replays_allocator = false;
   /// True if products of fp32 tensors use TF32.
   bool allows_tf32 = false;
 };

@@ -14,13 +14,16 @@ namespace trireme::predict {
 
 /// The predicted memory of the ranks of one pipeline stage rank, in bytes of one device.
 struct RankMemoryPrediction {
-  double parameters = 0;    ///< parameters and buffers that stay, after sharding
-  double gradients = 0;     ///< gradients that stay until the optimizer step
-  double optimizer = 0;     ///< optimizer state and fp32 copies of parameters
-  double buckets = 0;       ///< gathered parameters and buckets in exchange
-  double activations = 0;   ///< kept for backward at the peak, over all micro-batches in flight
-  double temporary = 0;     ///< beyond that: results and gradients in use at the peak
-  double inputs = 0;        ///< the batch
+  double parameters = 0;   ///< parameters and buffers that stay, after sharding
+  double gradients = 0;    ///< gradients that stay until the optimizer step
+  double optimizer = 0;    ///< optimizer state and fp32 copies of parameters
+  double buckets = 0;      ///< gathered parameters and buckets in exchange
+  double activations = 0;  ///< kept for backward at the peak, over all micro-batches in flight
+  double temporary = 0;    ///< beyond that: results and gradients in use at the peak
+  double inputs = 0;       ///< the batch
+  /// What the allocator of an accelerator holds and cannot use at the peak: rounding, and gaps that
+  /// are too small. Only if TrainingOptions::replays_allocator is set. Not in total().
+  double lost = 0;
   std::string peak_module;  ///< the module that runs at the peak
   /// What one micro-batch keeps for backward, by module, the largest first.
   std::vector<std::pair<std::string, double>> activations_by_module;
@@ -63,8 +66,8 @@ struct Prediction {
 
   /// Returns the largest memory of a rank in bytes.
   double peak_memory() const noexcept;
-  /// Returns true if every rank's memory is on the device.
-  bool fits() const noexcept { return peak_memory() <= device_memory; }
+  /// Returns true if every rank's memory is on the device, with what its allocator loses.
+  bool fits() const noexcept;
 };
 
 /// Returns the prediction as a table for people.

@@ -85,6 +85,9 @@ void write_memory(TextWriter& text, const Prediction& prediction) {
   part("activations", largest->activations);
   part("temporary", largest->temporary);
   part("inputs", largest->inputs);
+  if (largest->lost > 0) {
+    line(text, "lost by allocator", bytes_as_text(largest->lost), "beyond the peak");
+  }
   part("host memory", largest->host);
   if (!largest->peak_module.empty()) {
     text << "  the peak is reached in " << largest->peak_module << '\n';
@@ -132,8 +135,8 @@ nlohmann::ordered_json json_of(const RankMemoryPrediction& memory) {
           {"gradients", whole(memory.gradients)}, {"optimizer", whole(memory.optimizer)},
           {"buckets", whole(memory.buckets)},     {"activations", whole(memory.activations)},
           {"temporary", whole(memory.temporary)}, {"inputs", whole(memory.inputs)},
-          {"host", whole(memory.host)},           {"peak_module", memory.peak_module},
-          {"activations_by_module", modules}};
+          {"lost", whole(memory.lost)},           {"host", whole(memory.host)},
+          {"peak_module", memory.peak_module},    {"activations_by_module", modules}};
 }
 
 }  // namespace
@@ -142,6 +145,12 @@ double Prediction::peak_memory() const noexcept {
   double peak = 0;
   for (const RankMemoryPrediction& rank : memory) peak = std::max(peak, rank.total());
   return peak;
+}
+
+bool Prediction::fits() const noexcept {
+  return std::ranges::all_of(memory, [&](const RankMemoryPrediction& rank) {
+    return rank.total() + rank.lost <= device_memory;
+  });
 }
 
 std::string to_string(const Prediction& prediction) {

@@ -191,7 +191,7 @@ TEST(PredictCommand, KnowsHowTheSystemOfATableRuns) {
   EXPECT_NE(megatron, predicted("mosaicml_mine", "", ""));
   EXPECT_EQ(megatron, predicted("mine", ",attention,elements,dropout", ",unfused,fused,0.1"));
   EXPECT_EQ(predicted("mosaicml_mine", "", ""),
-            predicted("mine", ",attention,elements", ",fused,eager"));
+            predicted("mine", ",attention,elements", ",triton,eager"));
 }
 
 TEST(PredictCommand, ComparesOrdersAndWhatFits) {

@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(
                      {"MS_SCHED_HOST", "h"},
                      {"MS_SCHED_PORT", "1"},
                      {"MS_ENABLE_RECOVERY", "1"}},
-                    "MS_ENABLE_RECOVERY is '1': a scheduler of Trireme does not take failed"},
+                    "MS_ENABLE_RECOVERY is '1': what has started a worker must start it"},
         RoleMistake{"Servers",
                     {{"MS_ROLE", "MS_WORKER"},
                      {"MS_SCHED_HOST", "h"},
