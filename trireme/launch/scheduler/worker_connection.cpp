@@ -80,7 +80,7 @@ WorkerConnection::WorkerConnection(const WorkerOptions& options)
 bool WorkerConnection::await_message(WorkerClock::time_point until, std::string& message) {
   while (true) {
     channel_.flush();
-    if (auto received = channel_.receive()) {
+    if (auto received = channel_.next()) {
       message = std::move(*received);
       return true;
     }
@@ -99,6 +99,8 @@ bool WorkerConnection::await_message(WorkerClock::time_point until, std::string&
       case ChannelEnd::kWrongCode:
         refuse_secret(scheduler_, "has another secret (TRIREME_SECRET) than this worker");
     }
+    // What comes all the time without ever being a message must not last beyond the deadline.
+    if (channel_.read_some() && WorkerClock::now() < until) continue;
     if (!wait_for(channel_.fd(), POLLIN, until)) return false;
   }
 }

@@ -123,6 +123,17 @@ std::string alternative_name(const GENERAL_NAME* name) {
                     static_cast<std::size_t>(ASN1_STRING_length(text))});
 }
 
+// Throws ConfigError unless a certificate is for both sides of a connection.
+void check_purpose(X509* certificate, const TlsFiles& files) {
+  if (X509_check_purpose(certificate, X509_PURPOSE_SSL_SERVER, 0) == 1 &&
+      X509_check_purpose(certificate, X509_PURPOSE_SSL_CLIENT, 0) == 1) {
+    return;
+  }
+  throw ConfigError(join_message("the certificate ", files.certificate.string(),
+                                 " is not for servers and clients of TLS by its key usage"),
+                    kMakeHint);
+}
+
 }  // namespace
 
 BioPointer memory_of(const std::string& text) {
@@ -204,7 +215,7 @@ void check_certificate(const Credentials& credentials, const TlsFiles& files) {
     sk_X509_push(between.get(), one.get());
   check_openssl(X509_STORE_CTX_init(context.get(), store.get(), own, between.get()) == 1,
                 "X509_STORE_CTX_init");
-  if (X509_verify_cert(context.get()) == 1) return;
+  if (X509_verify_cert(context.get()) == 1) return check_purpose(own, files);
   const int problem = X509_STORE_CTX_get_error(context.get());
   ERR_clear_error();
   const std::string file = join_message("the certificate ", files.certificate.string());

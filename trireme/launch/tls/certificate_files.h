@@ -45,7 +45,8 @@ Credentials read_credentials(const TlsFiles& files);
 
 /// Throws ConfigError if the key is not that of the first certificate.
 void check_key(const Credentials& credentials, const TlsFiles& files);
-/// Throws ConfigError if the certificate is not valid now, or not by one of the authorities.
+/// Throws ConfigError if the certificate is not valid now, not by one of the authorities, or not
+/// for servers and clients of TLS.
 void check_certificate(const Credentials& credentials, const TlsFiles& files);
 
 /// Returns a new store of certificates that are trusted.

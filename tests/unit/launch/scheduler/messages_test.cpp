@@ -53,10 +53,13 @@ TEST(SchedulerMessages, ReadBackAsTheyWere) {
                                            .node_rank = 1,
                                            .nodes = 2,
                                            .store_port = 4711,
-                                           .run_id = "run"});
+                                           .run_id = "run",
+                                           .secret = "abcd"});
   EXPECT_EQ(place.first_rank, 3);
   EXPECT_EQ(place.local_world_size, 4);
   EXPECT_EQ(place.store_port, 4711);
+  EXPECT_EQ(place.secret, "abcd");
+  EXPECT_EQ(round_trip(Assignment{.store_port = 4711, .run_id = "run"}).secret, "");
   const auto end = round_trip(RankEnded{.rank = 3, .process = 9, .code = 139, .how = "died"});
   EXPECT_EQ(end.code, 139);
   EXPECT_EQ(end.how, "died");

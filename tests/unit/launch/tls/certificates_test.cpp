@@ -178,6 +178,12 @@ TEST(CertificateFiles, MustBeValidNow) {
   EXPECT_THAT(report.warnings, ElementsAre(HasSubstr("lasts only 3 more days")));
 }
 
+TEST(CertificateFiles, MustBeForServersAndClients) {
+  const HostFiles hosts;
+  expect_problem(hosts.write("authority", hosts.authority()),
+                 "authority/certificate.pem is not for servers and clients of TLS");
+}
+
 TEST(CertificateFiles, MustBeReadable) {
   const HostFiles hosts;
   TlsFiles files = hosts.make("host0");
