@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starts all ranks of a run again after one of them has failed. The state that trainings keep in
 // memory survives (checkpoint/recovery.h).
-// docs/decisions/0013-ranks-restart-from-memory.md gives the reasons.
+// docs/decisions/0014-ranks-restart-from-memory.md gives the reasons.
 #pragma once
 
 #include <trireme/launch/run/run.h>
