@@ -70,12 +70,11 @@ comm::Group connect_group(const GroupRequest& request) {
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>(join_message("trireme/", round, "/"), request.store);
   const launch::Identity identity = {.rank = request.rank, .world_size = request.size};
-  const Peers peers =
-      launch::rendezvous(*store, identity, launch::own_peer_info(identity), request.timeout, 0,
-                         {.call = "init_process_group or new_group",
-                          .look_at_missing = [&](const std::vector<int>& missing) {
-                            look_for_gloo(*request.store, missing, request.rank);
-                          }});
+  const Peers peers = launch::rendezvous(
+      *store, identity, launch::own_peer_info(identity), request.timeout, 0,
+      {.call = request.call, .look_at_missing = [&](const std::vector<int>& missing) {
+         look_for_gloo(*request.store, missing, request.rank);
+       }});
   comm::EngineContext context = {.store = store,
                                  .rank = request.rank,
                                  .size = request.size,

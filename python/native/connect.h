@@ -26,6 +26,8 @@ struct GroupRequest {
   std::string name;  ///< for messages, such as `world`
   /// The rank in the world of each rank of the group. Empty if this is the world.
   std::vector<int> world_ranks = {};
+  /// What the ranks have called, for the message about those that do not come.
+  std::string call = "init_process_group or new_group";
 };
 
 /// Connects the ranks. Collective over the ranks of the group; blocks up to the timeout.

@@ -22,6 +22,8 @@ struct ModuleTensors {
   std::vector<std::string> modules{};
   std::vector<std::pair<std::string, at::Tensor>> parameters{};  ///< by name; may share memory
   std::vector<std::pair<std::string, at::Tensor>> buffers{};     ///< by name
+  /// Paths of the modules that are batch norms of Python, for `Plan::sync_batch_norm`.
+  std::vector<std::string> batch_norms{};
 };
 
 /// Returns a module with these modules, parameters and buffers. It has no forward. Its tensors are

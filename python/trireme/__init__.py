@@ -2,7 +2,7 @@
 """Trireme for Python.
 
 `import trireme.torch` gives torch.distributed the collectives of Trireme: ordinary scripts of DDP, FSDP2 and DTensor run faster on
-CPUs. `trireme.predict` says how long a training step takes on a cluster and how much memory it needs, and `trireme.find_plan` finds
+CPUs. `trireme.parallelize` trains a module as a plan says. `trireme.predict` says how long a training step takes on a cluster and how much memory it needs, and `trireme.find_plan` finds
 the plan that trains fastest. See docs/guide/python.md.
 """
 from __future__ import annotations
@@ -15,11 +15,13 @@ from trireme.errors import CheckpointError, CommError, ConfigError, DataError, E
 
 if TYPE_CHECKING:
     from trireme import checkpoint
+    from trireme.parallel import Parallelized, parallelize
     from trireme.planning import (Plan, Prediction, Schedule, SearchResult, find_plan, known_clusters, parse_schedule, predict,
                                   schedule)
 
-__all__ = ["CheckpointError", "CommError", "ConfigError", "DataError", "Error", "Plan", "Prediction", "Schedule", "SearchResult",
-           "UsageError", "__version__", "checkpoint", "find_plan", "known_clusters", "parse_schedule", "predict", "schedule"]
+__all__ = ["CheckpointError", "CommError", "ConfigError", "DataError", "Error", "Parallelized", "Plan", "Prediction", "Schedule", "SearchResult",
+           "UsageError", "__version__", "checkpoint", "find_plan", "known_clusters", "parallelize",
+           "parse_schedule", "predict", "schedule"]
 
 _OF_PLANNING = {"Plan", "Prediction", "Schedule", "SearchResult", "find_plan", "known_clusters", "parse_schedule", "predict", "schedule"}
 
@@ -28,6 +30,8 @@ def __getattr__(name: str) -> Any:
     # Loaded on first use: torch and the extension module take longer than the rest of the package.
     if name in _OF_PLANNING:
         return getattr(importlib.import_module("trireme.planning"), name)
+    if name in ("Parallelized", "parallelize"):
+        return getattr(importlib.import_module("trireme.parallel"), name)
     if name == "checkpoint":
         return importlib.import_module("trireme.checkpoint")
     raise AttributeError(f"module 'trireme' has no attribute '{name}'")

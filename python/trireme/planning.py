@@ -34,13 +34,20 @@ def _check(kind: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _tensors_of(module: torch.nn.Module) -> Any:
+def tensors_of(module: torch.nn.Module, batch_norms: bool = False) -> Any:
+    """Returns the tensors of a module for the library. Raises UsageError for tensors that are not plain.
+
+    Args:
+        module: any module.
+        batch_norms: True to mark its batch norms.
+    """
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"the module is a {type(module).__name__}, expected a torch.nn.Module\n  hint: give the module itself")
+    norms = [path for path, each in module.named_modules() if batch_norms and isinstance(each, torch.nn.modules.batchnorm._BatchNorm)]
     return _planning.ModuleTensors(
         [path for path, _ in module.named_modules(remove_duplicate=False) if path],
         [(name, _check("parameter", name, tensor)) for name, tensor in module.named_parameters(remove_duplicate=False)],
-        [(name, _check("buffer", name, tensor)) for name, tensor in module.named_buffers(remove_duplicate=False)])
+        [(name, _check("buffer", name, tensor)) for name, tensor in module.named_buffers(remove_duplicate=False)], norms)
 
 
 class _Snapshot:
@@ -127,7 +134,7 @@ def predict(module: torch.nn.Module, forward: Callable[..., torch.Tensor], *, pl
     elif ranks is not None and torch.Size(sizes.values()).numel() != ranks:
         raise UsageError(f"the plan's mesh is {sizes}, and ranks is {ranks}\n"
                          "  hint: give as many ranks as the sizes of the mesh multiply to, or leave ranks out")
-    tensors = _tensors_of(module)
+    tensors = tensors_of(module)
     with _dry_runs(module, forward) as run:
         return _planning.predict(tensors, run, list(inputs), plan, cluster, elements, {"optimizer": optimizer, **options})
 
@@ -171,7 +178,7 @@ def find_plan(module: torch.nn.Module, forward: Callable[..., torch.Tensor], inp
         Exception: what `forward` raises for any number of rows.
     """
     texts = [constraints] if isinstance(constraints, str) else list(constraints)
-    tensors = _tensors_of(module)
+    tensors = tensors_of(module)
     with _dry_runs(module, forward) as run:
         return _planning.find_plan(tensors, run, list(inputs), rows, ranks, cluster, texts,
                                    plan if plan is not None else Plan(), list(tensor_layouts), elements, loop, seconds, patience,

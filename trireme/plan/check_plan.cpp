@@ -309,16 +309,19 @@ void PlanChecker::check_for_parallelize() {
   if (stage_ranks(plan_) > 1 || !plan_.stages.empty()) {
     add(join_message("the plan has ", stage_ranks(plan_), " ranks along pipe and ",
                      plan_.stages.size(), " modules that begin stages"),
-        "give it to a trireme::TrainingStep, which runs modules stage by stage");
+        "give it to a trireme::TrainingStep, which runs modules stage by stage; from Python, use "
+        "torch.distributed.pipelining over `import trireme.torch`, or find a plan with the "
+        "constraint pipe=1");
   }
   if (!plan_.recompute.empty() || plan_.activation_bytes > 0) {
     add("the plan has things computed again in backward",
         "give it to a trireme::TrainingStep, of one stage or more, or call trireme::recompute in "
-        "forward");
+        "forward (from Python torch.utils.checkpoint with use_reentrant=False)");
   }
   if (plan_.offload_activations) {
     add("the plan has activations offloaded between forward and backward",
-        "give it to a trireme::TrainingStep over devices, with several micro-batches");
+        "give it to a trireme::TrainingStep over devices, with several micro-batches; from Python, "
+        "run forward within torch.autograd.graph.save_on_cpu()");
   }
 }
 

@@ -389,6 +389,8 @@ std::vector<SyncBatchNorm::Layer> SyncBatchNorm::find_layers(torch::nn::Module& 
     layers.push_back({name, layer->running_mean.defined() ? layer->running_mean : layer->weight});
   };
   module.apply([&](const std::string& name, torch::nn::Module& part) {
+    const auto* const other = dynamic_cast<const BatchNormOfOtherKind*>(&part);
+    if (other != nullptr && seen.insert(&part).second) layers.push_back({name, other->marked()});
     add(name, &part, part.as<torch::nn::BatchNorm1dImpl>());
     add(name, &part, part.as<torch::nn::BatchNorm2dImpl>());
     add(name, &part, part.as<torch::nn::BatchNorm3dImpl>());

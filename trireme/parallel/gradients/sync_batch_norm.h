@@ -51,7 +51,16 @@ at::Tensor synchronized_batch_norm(const at::Tensor& input, const at::Tensor& we
                                    const at::Tensor& running_var, double momentum, double eps,
                                    const comm::Group& group, const std::string& name = {});
 
-/// Synchronizes the BatchNorm1d, 2d and 3d of a module while it lives. They call
+/// A module that is a batch norm without being one of LibTorch's classes, such as one of Python. Its
+/// forward calls at::batch_norm.
+class BatchNormOfOtherKind {
+ public:
+  virtual ~BatchNormOfOtherKind() = default;
+  /// Returns its running mean, or its weight if it has none; undefined if it has neither.
+  virtual at::Tensor marked() const = 0;
+};
+
+/// Synchronizes the BatchNorm1d, 2d and 3d of a module while it lives, and those of other kinds. They call
 /// synchronized_batch_norm() where they would otherwise use the statistics of their own batch: in
 /// training mode, and in any mode if they keep no running statistics.
 ///

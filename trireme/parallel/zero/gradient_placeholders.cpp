@@ -15,8 +15,8 @@ constexpr auto kWhatHappened =
     "optimizer has this rank's part";
 constexpr auto kWhatToDo =
     "call trireme::clip_by_global_norm(optimizer, max_norm, parallelized.sharing()) in place of "
-    "torch::nn::utils::clip_grad_norm_, global_norm of the same to look at gradients, and "
-    "zero_grad() of the optimizer";
+    "torch::nn::utils::clip_grad_norm_ (from Python parallel.clip_grad_norm_(max_norm)), "
+    "global_norm of the same to look at gradients, and zero_grad() of the optimizer";
 
 at::Tensor without_memory(const at::Tensor& parameter) {
   at::Tensor made = at::empty({0}, parameter.options().requires_grad(false));

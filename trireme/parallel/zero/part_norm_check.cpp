@@ -50,7 +50,8 @@ void PartNormCheck::on_access(std::span<const TensorAccess> all) {
                                 ", are scaled by a norm of those that this rank has: each rank "
                                 "would clip by another number"),
                    join_message("call trireme::clip_by_global_norm(optimizer, max_norm, ", sharing_,
-                                ") in place of torch::nn::utils::clip_grad_norm_"));
+                                ") in place of torch::nn::utils::clip_grad_norm_ (from Python "
+                                "parallel.clip_grad_norm_(max_norm))"));
 }
 
 }  // namespace trireme::detail
