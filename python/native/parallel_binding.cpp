@@ -5,6 +5,7 @@
 #include <trireme/comm/consensus.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/tensor/distributed_tensor.h>
+#include <trireme/tensor/run_replicated.h>
 
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>
@@ -12,6 +13,7 @@
 #include <python/native/connect.h>
 #include <python/native/module_in_parallel.h>
 #include <python/native/python_signals.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/optim/optimizer.h>
@@ -60,6 +62,11 @@ void agree(const comm::Group& group, const std::string& doing, const std::string
   });
 }
 
+// Makes a tensor that every rank has distributed, whole on each rank of the mesh of `beside`.
+at::Tensor replicate_beside(const at::Tensor& beside, const at::Tensor& whole) {
+  return detail::replicated_on(layout_of(beside).mesh(), whole);
+}
+
 // Makes a tensor distributed as `parameter` is; returns it as it is if `parameter` is plain.
 at::Tensor distribute_like(const at::Tensor& parameter, const at::Tensor& whole) {
   if (!has_layout(parameter) || has_layout(whole)) return whole;
@@ -73,6 +80,12 @@ void bind_group(py::module_& module) {
       .def_property_readonly("engine", &comm::Group::engine);
   module.def("connect", &connect, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("world_ranks"), NoGil());
+  module.def(
+      "timeout_of",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend) {
+        return backend->getBackendOptions()->timeout;
+      },
+      py::arg("backend"));
   module.def("agree", &agree, py::arg("group"), py::arg("doing"), py::arg("failure"), NoGil());
   module.def(
       "data_part",
@@ -90,6 +103,8 @@ void bind_tensors(py::module_& module) {
       py::arg("tensor"));
   module.def("full", &full, py::arg("tensor"), NoGil());
   module.def("to_local", &to_local, py::arg("tensor"), NoGil());
+  module.def("whole_input", &detail::whole_input, py::arg("input"), NoGil());
+  module.def("replicate_beside", &replicate_beside, py::arg("beside"), py::arg("whole"), NoGil());
   module.def("distribute_like", &distribute_like, py::arg("parameter"), py::arg("whole"), NoGil());
 }
 

@@ -27,19 +27,11 @@ namespace py = pybind11;
 namespace trireme::python {
 namespace {
 
-// trireme._native has a translator of its own, which knows of the signals that ended its waits.
-bool is_native_loaded() {
-  return py::module_::import("sys").attr("modules").contains("trireme._native");
-}
-
-// Serves the operators of torch too, from which a module that is parallelized throws.
 void translate(std::exception_ptr pointer) {
   try {
     std::rethrow_exception(std::move(pointer));
   } catch (const CommError& error) {
-    if (restore_exception_of_signal()) return;
-    if (is_native_loaded()) throw;
-    set_exception(error);
+    if (!restore_exception_of_signal()) set_exception(error);
   } catch (const Error& error) {
     set_exception(error);
   }
@@ -49,7 +41,7 @@ using Names = std::vector<std::string>;
 using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 void bind_all(py::module_& module) {
-  py::register_exception_translator(&translate);
+  py::register_local_exception_translator(&translate);
   py::class_<ModuleTensors>(module, "ModuleTensors")
       .def(py::init([](Names modules, Tensors parameters, Tensors buffers, Names batch_norms) {
              return ModuleTensors{std::move(modules), std::move(parameters), std::move(buffers),

@@ -15,23 +15,28 @@ from trireme.errors import CheckpointError, CommError, ConfigError, DataError, E
 
 if TYPE_CHECKING:
     from trireme import checkpoint
+    from trireme.distributed_tensors import full, has_layout, run_replicated, to_local
     from trireme.parallel import Parallelized, parallelize
     from trireme.planning import (Plan, Prediction, Schedule, SearchResult, find_plan, known_clusters, parse_schedule, predict,
                                   schedule)
 
-__all__ = ["CheckpointError", "CommError", "ConfigError", "DataError", "Error", "Parallelized", "Plan", "Prediction", "Schedule", "SearchResult",
-           "UsageError", "__version__", "checkpoint", "find_plan", "known_clusters", "parallelize",
-           "parse_schedule", "predict", "schedule"]
+__all__ = ["CheckpointError", "CommError", "ConfigError", "DataError", "Error", "Parallelized", "Plan", "Prediction", "Schedule",
+           "SearchResult", "UsageError", "__version__", "checkpoint", "find_plan", "full", "has_layout", "known_clusters",
+           "parallelize", "parse_schedule", "predict", "run_replicated", "schedule", "to_local"]
 
-_OF_PLANNING = {"Plan", "Prediction", "Schedule", "SearchResult", "find_plan", "known_clusters", "parse_schedule", "predict", "schedule"}
+_MODULES = {
+    "trireme.distributed_tensors": ("full", "has_layout", "run_replicated", "to_local"),
+    "trireme.parallel": ("Parallelized", "parallelize"),
+    "trireme.planning": ("Plan", "Prediction", "Schedule", "SearchResult", "find_plan", "known_clusters", "parse_schedule", "predict",
+                         "schedule"),
+}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: torch and the extension module take longer than the rest of the package.
-    if name in _OF_PLANNING:
-        return getattr(importlib.import_module("trireme.planning"), name)
-    if name in ("Parallelized", "parallelize"):
-        return getattr(importlib.import_module("trireme.parallel"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
     if name == "checkpoint":
         return importlib.import_module("trireme.checkpoint")
     raise AttributeError(f"module 'trireme' has no attribute '{name}'")

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from trireme import _planning
+from trireme.distributed_tensors import show_layouts
 from trireme.errors import Error, UsageError
 from trireme.module_hooks import ModuleHooks
 from trireme.planning import Candidate, Plan, SearchResult, tensors_of
@@ -70,6 +71,7 @@ def parallelize(module: torch.nn.Module, plan: AnyPlan = None, group: dist.Proce
         chosen = _plan_of(plan)
         return _with_sparse_gradients(chosen, module), _tensors_of(module, chosen)
 
+    show_layouts()
     chosen, tensors = _agreed(comm, "take the module and the plan", prepare)
     made = Parallelized(module, _planning.ModuleInParallel(tensors, chosen, comm), group or dist.group.WORLD, comm)
     _parallelized[module] = made
@@ -257,8 +259,8 @@ def _group_of(group: dist.ProcessGroup | None) -> Any:
 
 def _timeout_of(group: dist.ProcessGroup) -> Any:
     for device in ("cpu", "cuda"):
-        with contextlib.suppress(RuntimeError, AttributeError):
-            return group._get_backend(torch.device(device)).options._timeout
+        with contextlib.suppress(RuntimeError):  # the group has no backend for such tensors
+            return _planning.timeout_of(group._get_backend(torch.device(device)))
     return dist.default_pg_timeout
 
 
