@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from trireme.parallel import Parallelized, parallelize
     from trireme.planning import (Plan, Prediction, Schedule, SearchResult, find_plan, known_clusters, parse_schedule, predict,
                                   schedule)
+    from trireme.runs import Run, read_run
 
-__all__ = ["CheckpointError", "CommError", "ConfigError", "DataError", "Error", "Parallelized", "Plan", "Prediction", "Schedule",
-           "SearchResult", "UsageError", "__version__", "checkpoint", "find_plan", "full", "has_layout", "known_clusters",
-           "parallelize", "parse_schedule", "predict", "run_replicated", "schedule", "to_local"]
+__all__ = ["CheckpointError", "CommError", "ConfigError", "DataError", "Error", "Parallelized", "Plan", "Prediction", "Run",
+           "Schedule", "SearchResult", "UsageError", "__version__", "checkpoint", "find_plan", "full", "has_layout", "known_clusters",
+           "parallelize", "parse_schedule", "predict", "read_run", "run_replicated", "schedule", "to_local"]
 
 _MODULES = {
     "trireme.distributed_tensors": ("full", "has_layout", "run_replicated", "to_local"),
     "trireme.parallel": ("Parallelized", "parallelize"),
     "trireme.planning": ("Plan", "Prediction", "Schedule", "SearchResult", "find_plan", "known_clusters", "parse_schedule", "predict",
                          "schedule"),
+    "trireme.runs": ("Run", "read_run"),
 }
 
 

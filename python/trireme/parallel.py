@@ -314,6 +314,9 @@ def _tensors_of(module: torch.nn.Module, plan: Plan) -> Any:
             if tensor.is_meta:
                 raise UsageError(f"the {kind} {name} is on meta, without memory\n"
                                  "  hint: give it memory and values before: module.to_empty(device=\"cpu\") and its initialization")
+            if tensor.device.type != "cpu":
+                raise UsageError(f"the {kind} {name} is on {tensor.device}, expected the CPU: from Python, parallelize has no connection "
+                                 "between accelerators\n  hint: use DistributedDataParallel or fully_shard over NCCL, or train from C++")
     return tensors
 
 

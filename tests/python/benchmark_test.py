@@ -44,9 +44,23 @@ class Benchmark(unittest.TestCase):
         self.assertRegex(done.stdout, r"a step of training, mlp \(4.2 M parameters.*\n +Horovod's +DDP")
         self.assertIn("losses of both: the same bits", done.stdout)
 
+    def test_a_step_of_parallelize_has_the_losses_of_ddp(self) -> None:
+        done = run("parallelize", "--smoke", "--zero-level", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"ZeRO level 2, mlp \(4.2 M.*\n +parallelize +DDP.*\n +against DDP, Gloo .*\n +against DDP, Trireme ")
+        self.assertIn("losses of all: the same bits", done.stdout)
+
+    def test_a_step_of_a_pipeline_has_the_same_losses(self) -> None:
+        done = run("pipelining", "--smoke")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("a step of pipelining, mlp (4.2 M parameters", done.stdout)
+        self.assertIn("losses of both: the same bits", done.stdout)
+
     def test_wrong_arguments_are_refused(self) -> None:
         self.assertIn("--ranks is 0", run("ddp", "--ranks", "0").stderr)
         self.assertIn("invalid choice: 'resnet18'", run("dtensor", "--network", "resnet18").stderr)
+        self.assertIn("invalid choice: 'gpt'", run("pipelining", "--network", "gpt").stderr)
+        self.assertIn("invalid choice: 4", run("parallelize", "--zero-level", "4").stderr)
 
 
 def over_silence(rank: int, size: int) -> None:

@@ -5,10 +5,13 @@
     python -m trireme.benchmark ddp --network gpt
     python -m trireme.benchmark fsdp --network wide-mlp
     python -m trireme.benchmark dtensor
+    python -m trireme.benchmark pipelining --network wide-mlp
     python -m trireme.benchmark horovod
+    python -m trireme.benchmark parallelize --network resnet18
 
-The last one compares Horovod's DistributedOptimizer with DDP, both with the import. Of a step, `communication` is the time that it
-takes longer than the same step over a process group that exchanges nothing (silent.py).
+`horovod` compares Horovod's DistributedOptimizer with DDP, both with the import. `parallelize` compares trireme.parallelize with DDP over
+Gloo and with DDP over Trireme. Of a step of ddp, fsdp and dtensor, `communication` is the time that it takes longer than the same step over
+a process group that exchanges nothing (silent.py).
 
 Runs alternate, so that both see the same machine. Numbers are medians over the runs; ratios are medians of those of the pairs, with
 the smallest and the largest.
@@ -30,7 +33,8 @@ from trireme.benchmark.networks import NETWORKS
 
 DEADLINE = 600  # seconds for one run
 HOST = "127.0.0.1"
-STEPS = {"ddp": "DDP", "fsdp": "FSDP2", "dtensor": "DTensor", "horovod": "training"}  # scripts of training steps, and what they time
+STEPS = {"ddp": "DDP", "fsdp": "FSDP2", "dtensor": "DTensor", "pipelining": "pipelining", "horovod": "training", "parallelize": "training"}  # scripts of training steps, and what they time
+LACKS = {"dtensor": "resnet18", "pipelining": "gpt"}  # networks that a script cannot divide
 Run = dict[str, Any]  # what rank 0 of a script printed
 
 
@@ -39,7 +43,7 @@ def run(script: str, *more: str, arguments: argparse.Namespace) -> Run:
     store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     cores = len(os.sched_getaffinity(0))
     options = [f"--{name.replace('_', '-')}={value}" for name, value in vars(arguments).items()
-               if name not in ("script", "ranks", "pairs", "smoke", "json")]
+               if name not in ("script", "ranks", "pairs", "smoke", "json") and (name != "zero_level" or script == "parallelize")]
     ranks = []
     for rank in range(arguments.ranks):
         environment = {"OMP_NUM_THREADS": str(max(1, cores // arguments.ranks)), **os.environ, "RANK": str(rank),
@@ -64,12 +68,12 @@ def run(script: str, *more: str, arguments: argparse.Namespace) -> Run:
     return json.loads(output.splitlines()[-1])
 
 
-def compare(ours: tuple[str, ...], theirs: tuple[str, ...], arguments: argparse.Namespace) -> tuple[list[Run], list[Run]]:
-    """Runs two sides, each a script and its options, by turns, and returns their runs. Every other pair begins with the other one."""
-    runs: tuple[list[Run], list[Run]] = ([], [])
+def compare(*sides: tuple[str, ...], arguments: argparse.Namespace) -> list[list[Run]]:
+    """Runs sides, each a script and its options, by turns, and returns their runs. Every other round is in the opposite order."""
+    runs: list[list[Run]] = [[] for _ in sides]
     for pair in range(arguments.pairs):
-        for place in (0, 1) if pair % 2 else (1, 0):
-            runs[place].append(run(*(ours, theirs)[place], arguments=arguments))
+        for place in range(len(sides)) if pair % 2 else reversed(range(len(sides))):
+            runs[place].append(run(*sides[place], arguments=arguments))
     return runs
 
 
@@ -99,10 +103,11 @@ def show(title: str, rows: list[dict[str, Any]], as_json: bool, ours: str = "Tri
         print(json.dumps({"title": title, "rows": rows}))
         return
     print(title)
-    print(f"  {'':14}{ours:>12}{peer:>12}   ratio (smallest .. largest)")
+    width = max(14, *(len(each["what"]) + 1 for each in rows))
+    print(f"  {'':{width}}{ours:>12}{peer:>12}   ratio (smallest .. largest)")
     for each in rows:
         ratio = "within noise" if each["ratio"] is None else f"{each['ratio']:.3g} ({each['smallest']:.3g} .. {each['largest']:.3g})"
-        print(f"  {each['what']:14}{show_time(each['trireme']):>12}{show_time(each[peer.lower()]):>12}   {ratio}")
+        print(f"  {each['what']:{width}}{show_time(each['trireme']):>12}{show_time(each[peer.lower()]):>12}   {ratio}")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -117,13 +122,17 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     allreduce.add_argument("--largest", dest="limit", type=int, default=64 * 2**20,
                            help="bytes of the largest tensor, up to 256 MiB (default: %(default)s)")
     allreduce.add_argument("--seconds", type=float, default=0.5, help="time for each size (default: %(default)s)")
+    texts = {"horovod": "a step of Horovod's optimizer against DDP's", "parallelize": "a step of trireme.parallelize against DDP's",
+             "pipelining": "a training step of torch.distributed.pipelining, 1F1B with 4 micro-batches"}
     for name, what in STEPS.items():
-        text = "a step of Horovod's optimizer against DDP's" if name == "horovod" else f"a training step of {what}"
+        text = texts.get(name, f"a training step of {what}")
         steps = scripts.add_parser(name, parents=[general], help=text)
-        steps.add_argument("--network", choices=[one for one in NETWORKS if name != "dtensor" or one != "resnet18"], default="mlp",
+        steps.add_argument("--network", choices=[one for one in NETWORKS if one != LACKS.get(name)], default="mlp",
                            help="mlp: 4 M parameters; wide-mlp: 101 M; gpt: 7 M; resnet18: 11 M (default: %(default)s)")
         steps.add_argument("--steps", type=int, default=30, help="measured steps of a run (default: %(default)s)")
         steps.add_argument("--batch", type=int, default=0, help="samples of each rank (default: 32; wide-mlp 16, gpt 4)")
+        if name == "parallelize":
+            steps.add_argument("--zero-level", type=int, choices=range(4), default=0, help="what is sharded (default: %(default)s)")
     chosen = parser.parse_args(arguments)
     if chosen.smoke:
         chosen.pairs = 1
@@ -137,7 +146,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def show_all_reduce(arguments: argparse.Namespace, over: str) -> None:
-    sides = compare(("allreduce",), ("allreduce", "--collectives=gloo"), arguments)
+    sides = compare(("allreduce",), ("allreduce", "--collectives=gloo"), arguments=arguments)
     rows = [row(show_bytes(int(size)), *([run["seconds"][size] for run in side] for side in sides)) for size in sides[0][0]["seconds"]]
     show(f"all_reduce of float32, {over}", rows, arguments.json)
 
@@ -145,9 +154,9 @@ def show_all_reduce(arguments: argparse.Namespace, over: str) -> None:
 def show_steps(arguments: argparse.Namespace, over: str) -> None:
     script = arguments.script
     if script == "horovod":
-        names, sides = ("Horovod's", "DDP"), compare(("horovod",), ("ddp", "--alone"), arguments)
+        names, sides = ("Horovod's", "DDP"), compare(("horovod",), ("ddp", "--alone"), arguments=arguments)
     else:
-        names, sides = ("Trireme", "Gloo"), compare((script,), (script, "--collectives=gloo"), arguments)
+        names, sides = ("Trireme", "Gloo"), compare((script,), (script, "--collectives=gloo"), arguments=arguments)
     rows = [row(name, *([run[key] for run in side] for side in sides), names[1].lower())
             for name, key in (("step", "seconds"), ("communication", "communication")) if key in sides[0][0]]
     title = f"a step of {STEPS[script]}, {arguments.network} ({sides[0][0]['parameters'] / 1e6:.1f} M parameters, Adam), {over}"
@@ -157,11 +166,25 @@ def show_steps(arguments: argparse.Namespace, over: str) -> None:
         print(f"  losses of both: {'the same bits' if equal else 'not the same bits'}")
 
 
+def show_parallelize(arguments: argparse.Namespace, over: str) -> None:
+    sides = compare(("parallelize",), ("ddp", "--alone"), ("ddp", "--alone", "--collectives=gloo"), arguments=arguments)
+    title = (f"a step of trireme.parallelize, ZeRO level {arguments.zero_level}, {arguments.network} "
+             f"({sides[0][0]['parameters'] / 1e6:.1f} M parameters, Adam), {over}")
+    rows = [row(f"against {name}", *([run["seconds"] for run in side] for side in (sides[0], other)), "ddp")
+            for name, other in (("DDP, Gloo", sides[2]), ("DDP, Trireme", sides[1]))]
+    show(title, rows, arguments.json, "parallelize", "DDP")
+    equal = all(len({tuple(run["losses"]) for run in runs}) == 1 for runs in zip(*sides))
+    if not arguments.json:
+        print(f"  losses of all: {'the same bits' if equal else 'not the same bits'}")
+
+
 def main() -> None:
     arguments = parse(sys.argv[1:])
     over = f"{arguments.ranks} ranks, medians of {arguments.pairs} pairs of runs"
     if arguments.script == "allreduce":
         show_all_reduce(arguments, over)
+    elif arguments.script == "parallelize":
+        show_parallelize(arguments, over)
     else:
         show_steps(arguments, over)
 

@@ -7,11 +7,11 @@ import json
 import torch
 
 import trireme.horovod.torch as hvd
-from trireme.benchmark.steps import adam, make, parse, time_steps
+from trireme.benchmark.steps import adam, make, parser, time_steps
 
 
 def main() -> None:
-    arguments = parse()
+    arguments = parser().parse_args()
     hvd.init()
     training = make(arguments)
     network = training.network

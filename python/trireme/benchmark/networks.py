@@ -29,6 +29,11 @@ class Training:
     plan: dict[str, Any] = field(default_factory=dict)
     """How tensor parallelism divides the weights of submodules."""
 
+    @property
+    def parameters(self) -> int:
+        """The number of elements of all parameters."""
+        return sum(each.numel() for each in self.network.parameters())
+
 
 class Block(nn.Module):
     """A transformer layer with causal attention and the norm before each half."""
