@@ -159,6 +159,19 @@ def a_data_axis_and_zero_come_on_top(rank: int, size: int) -> None:
     compare(rank, lambda: GPT(layers=1), loss_of_gpt, trireme.Plan(mesh={"data": 2, "tensor": 2}, layouts=OF_GPT, zero_level=2))
 
 
+def optimizers_that_have_stepped_are_distributed(rank: int, size: int) -> None:
+    torch.manual_seed(5)
+    model = MLP()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, eps=1e-3)
+    train(model, optimizer, loss_of_mlp, [0], lambda: None)
+    expected, expected_optimizer = copy.deepcopy((model, optimizer))
+    trireme.parallelize(model, trireme.Plan(mesh={"tensor": size}, layouts=OF_MLP), optimizer=optimizer)
+    assert trireme.has_layout(optimizer.state[model.up.weight]["exp_avg"])
+    for each, its_optimizer in ((model, optimizer), (expected, expected_optimizer)):
+        train(each, its_optimizer, loss_of_mlp, [0], lambda: None, first=STEPS)
+    close(model.state_dict(), expected.state_dict())
+
+
 class WithWholePart(MLP):
     """Has a part that reads the memory of its input."""
 
@@ -178,7 +191,7 @@ def layers_may_stay_whole(rank: int, size: int) -> None:
 
 
 OverTwoRanks = cases_of([an_mlp_trains_as_in_one_process, a_gpt_trains_as_in_one_process, parameters_are_distributed,
-                         printing_needs_no_other_rank, what_needs_memory_is_refused,
+                         optimizers_that_have_stepped_are_distributed, printing_needs_no_other_rank, what_needs_memory_is_refused,
                          other_rows_on_ranks_that_work_together_are_an_error])
 OverFourRanks = cases_of([an_mlp_trains_as_in_one_process, a_data_axis_and_zero_come_on_top, layers_may_stay_whole], 4)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import pathlib
+import re
 import tempfile
 import unittest
 from typing import Any, Callable
@@ -17,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
 
 import trireme
-from ranks import cases_of
+from ranks import HOST, cases_of, run_ranks
 
 STEPS = 3
 LEVELS = (0, 1, 2, 3)
@@ -499,6 +501,26 @@ def shards_may_be_within_parts_of_the_ranks(rank: int, size: int) -> None:
     for one, other in zip(results[0][0].values(), results[1][0].values(), strict=True):
         torch.testing.assert_close(one, other)
     assert results[0][1]["state"].keys() == results[1][1]["state"].keys()
+
+
+def run_guide(rank: int, size: int, port: int) -> str:
+    """Runs the first example of docs/guide/python.md that calls parallelize, as torchrun would start it."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "guide" / "python.md").read_text("utf-8")
+    code = next(block for block in re.findall("```python\n(.*?)```", page, re.DOTALL) if "trireme.parallelize(" in block)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR=HOST, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        exec(compile(code, "docs/guide/python.md", "exec"), {})
+        if rank == 0:
+            model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
+            model.load_state_dict(torch.load("state.pt")["model"])
+        os.chdir("/")
+    return "done"
+
+
+class Guide(unittest.TestCase):
+    def test_the_example_runs(self) -> None:
+        self.assertEqual(run_ranks(run_guide), ["done", "done"])
 
 
 CASES = [every_level_and_optimizer_trains_as_one_process, it_trains_as_ddp, ranks_hold_their_part_of_the_optimizer_state_only,
