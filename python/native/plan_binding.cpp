@@ -141,6 +141,7 @@ void bind_plan(py::module_& module) {
       .def(py::pickle([](const Plan& self) { return to_toml(self); },
                       [](const std::string& text) { return from_toml(text, "pickled plan"); }));
   add_fields(plan);
+  module.def("requested_plan", &requested_plan, py::arg("plan"));
 }
 
 }  // namespace trireme::python

@@ -309,6 +309,9 @@ def save_checkpoint(tensors: dict[str, torch.Tensor], path: str, prefix: str, ep
 def known_clusters() -> list[str]:
     """Returns the names of the descriptions that come with Trireme, such as `a100-80`."""
 
+def requested_plan(plan: Plan) -> Plan:
+    """Returns the plan that `trireme run --plan` asks for, or `plan`."""
+
 class Group:
     """The ranks that train, and their connection."""
     @property

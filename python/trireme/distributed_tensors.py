@@ -72,4 +72,4 @@ def show_layouts() -> None:
         return f"tensor({tensor.dtype} {_planning.describe_layout(tensor).partition(' ')[2]}{traits})"
 
     shown._shows_layouts = True  # type: ignore[attr-defined]
-    torch._tensor_str._str = shown
+    torch._tensor_str._str = shown  # type: ignore[assignment]

@@ -54,7 +54,8 @@ def parallelize(module: torch.nn.Module, plan: AnyPlan = None, group: dist.Proce
 
     Args:
         module: any module whose parameters are plain tensors with memory.
-        plan: a plan, the result of `find_plan`, the path of a TOML file, or the text of one. None: data parallelism over all ranks.
+        plan: a plan, the result of `find_plan`, the path of a TOML file, or the text of one. None: the plan of `trireme run --plan`,
+            and without one data parallelism over all ranks.
         group: the ranks that train, with any backend: collectives of the library have connections of their own. None: the default
             process group. Its timeout is the deadline of all calls.
         optimizer: the optimizers that step the module's parameters. Needed if the plan has a ZeRO level above 0, here or by `shard()`.
@@ -64,7 +65,8 @@ def parallelize(module: torch.nn.Module, plan: AnyPlan = None, group: dist.Proce
             that differs from that of rank 0 or is parallelized already, or an optimizer that cannot be sharded.
         CommError: if a rank does not call it before the deadline.
     """
-    comm = _group_of(group)
+    ranks = _given_group(group)
+    comm = _connected(ranks)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
 
     def prepare() -> tuple[Plan, Any]:
@@ -73,7 +75,7 @@ def parallelize(module: torch.nn.Module, plan: AnyPlan = None, group: dist.Proce
 
     show_layouts()
     chosen, tensors = _agreed(comm, "take the module and the plan", prepare)
-    made = Parallelized(module, _planning.ModuleInParallel(tensors, chosen, comm), group or dist.group.WORLD, comm)
+    made = Parallelized(module, _planning.ModuleInParallel(tensors, chosen, comm), ranks, comm)
     _parallelized[module] = made
     try:
         _agreed(comm, "take the optimizers", lambda: made._check_all_are_stepped(optimizers))
@@ -238,14 +240,18 @@ class Parallelized:
                              "  hint: give all optimizers of the module, or freeze it by requires_grad_(False) before parallelize")
 
 
-def _group_of(group: dist.ProcessGroup | None) -> Any:
-    """Connects the ranks of a process group by a group of the library, or returns the one that they have."""
+def _given_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     group = group or (dist.group.WORLD if dist.is_available() and dist.is_initialized() else None)
     if group is None:
         raise UsageError("there is no process group\n  hint: call torch.distributed.init_process_group first, on every rank")
     if not isinstance(group, dist.ProcessGroup):
         raise UsageError(f"the group is a {type(group).__name__}, expected a process group of which this rank is a member\n"
                          "  hint: give what torch.distributed.new_group returns to its members")
+    return group
+
+
+def _connected(group: dist.ProcessGroup) -> Any:
+    """Connects the ranks of a process group by a group of the library, or returns the one that they have."""
     if threading.current_thread() is threading.main_thread():
         _planning.watch_signals_of_this_thread()
     if group not in _groups:
@@ -278,7 +284,7 @@ def _agreed(comm: Any, doing: str, work: Callable[[], Any]) -> Any:
 
 def _plan_of(plan: AnyPlan) -> Plan:
     if plan is None:
-        return Plan()
+        return _planning.requested_plan(Plan())
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, (SearchResult, Candidate)):

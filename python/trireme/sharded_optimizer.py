@@ -41,10 +41,10 @@ class ShardedOptimizer:
         self._optimizer = weakref.ref(optimizer)
         self._whole = [list(each["params"]) for each in optimizer.param_groups]
         self._parts = {part.parameter: part for part in native.sharded_parameters()}
-        whole_state = dict(optimizer.state)
+        all_state = dict(optimizer.state)
         self._stepped = native.shard(self._whole) if self._parts else None
         self._groups = self._stepped.groups if self._stepped is not None else self._whole
-        self._use(optimizer, self._groups, self._cut_state(whole_state))
+        self._use(optimizer, self._groups, self._cut_state(all_state))
         self._kept: tuple[list[list[torch.Tensor]], State] | None = None
         self._hooks = [optimizer.register_state_dict_pre_hook(self._before_state_dict),
                        optimizer.register_state_dict_post_hook(self._after_state_dict),
@@ -57,7 +57,7 @@ class ShardedOptimizer:
         for hook in self._hooks:
             hook.remove()
         if optimizer is not None:
-            self._use(optimizer, self._whole, self._whole_state(optimizer))
+            self._use(optimizer, self._whole, self._all_state(optimizer))
         self._stepped = None
 
     def _use(self, optimizer: torch.optim.Optimizer, groups: list[list[torch.Tensor]], state: State) -> None:
@@ -83,7 +83,7 @@ class ShardedOptimizer:
                 cut[stepped] = {key: pieces[key][number].clone() if key in pieces else _copy(value) for key, value in entries.items()}
         return cut
 
-    def _whole_state(self, optimizer: torch.optim.Optimizer) -> State:
+    def _all_state(self, optimizer: torch.optim.Optimizer) -> State:
         """Returns the state of whole parameters, from the parts of all ranks. Collective and blocking."""
         whole: State = {}
         own: list[dict[str, Any]] = []
@@ -93,7 +93,7 @@ class ShardedOptimizer:
         everyone: list[Any] = [None] * self._group.size()
         dist.all_gather_object(everyone, own, group=self._group)
         for number, parameter in enumerate(parameters):
-            described = next((rank[number] for rank in everyone if rank[number]), {})
+            described: dict[str, Any] = next((rank[number] for rank in everyone if rank[number]), {})
             if described:
                 whole[parameter] = {key: self._whole_entry(optimizer, parameter, key, what) for key, what in described.items()}
         return whole
@@ -117,7 +117,7 @@ class ShardedOptimizer:
 
     def _before_state_dict(self, optimizer: torch.optim.Optimizer) -> None:
         self._kept = self._groups, dict(optimizer.state)
-        self._use(optimizer, self._whole, self._whole_state(optimizer))
+        self._use(optimizer, self._whole, self._all_state(optimizer))
 
     def _after_state_dict(self, optimizer: torch.optim.Optimizer, _: Any) -> None:
         assert self._kept is not None

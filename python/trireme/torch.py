@@ -78,10 +78,10 @@ def watch_signals() -> None:
 
 
 def _warn_of_plan() -> None:
-    """Warns where `trireme run --plan` has started the script: only a Model in C++ takes that plan."""
+    """Warns where `trireme run --plan` has started the script: of scripts, only trireme.parallelize takes that plan."""
     if os.environ.get("TRIREME_PLAN"):
-        warnings.warn("TRIREME_PLAN has no effect on scripts: they say themselves how they train in parallel; start them without "
-                      "trireme run --plan", stacklevel=2)
+        warnings.warn("TRIREME_PLAN has no effect on scripts that do not call trireme.parallelize without a plan of their own; start "
+                      "others without trireme run --plan", stacklevel=2)
 
 
 def _create(options: Any, _: Any) -> Any:

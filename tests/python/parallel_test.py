@@ -10,6 +10,7 @@ import re
 import tempfile
 import unittest
 from typing import Any, Callable
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -394,6 +395,49 @@ def gradients_travel_in_half_precision(rank: int, size: int) -> None:
         assert 0 < max(differences) < 0.01, differences
 
 
+class Sequences(nn.Module):
+    """Layers whose operators take lists of parameters, or are fused in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.recurrent = nn.Embedding(50, 16), nn.LSTM(16, 24, num_layers=2, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoderLayer(24, 4, 48, 0.0, batch_first=True), nn.Linear(24, 5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(self.recurrent(self.embedding(tokens))[0]).mean(1))
+
+
+def other_features_of_pytorch_keep_the_bits(rank: int, size: int) -> None:
+    def run(plan: trireme.Plan, autocast: bool = False, compiled: bool = False, **options: Any) -> tuple[list[float], dict[str, Any], Any]:
+        model = Sequences()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, **options)
+        parallel = trireme.parallelize(model, plan, optimizer=optimizer)
+        called = torch.compile(model, backend="aot_eager") if compiled else model
+        losses = []
+        for step in range(STEPS):
+            generator = torch.Generator().manual_seed(10 * step + rank)
+            optimizer.zero_grad(set_to_none=step != 1)
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = F.cross_entropy(called(torch.randint(0, 50, (4, 7), generator=generator)), torch.arange(4))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        with torch.no_grad():
+            losses.append(model.eval()(torch.arange(14).view(2, 7)).sum().item())
+        state = {name: tensor.clone() for name, tensor in model.state_dict().items()}, optimizer.state_dict()
+        parallel.close()
+        return losses, *state
+
+    for options in ({}, {"fused": True}, {"foreach": True}, {"autocast": True}, {"compiled": True}):
+        expected = run(trireme.Plan(), **options)
+        for plan in (trireme.Plan(zero_level=2), trireme.Plan(zero_level=3), trireme.Plan(zero_level=1, offload_optimizer=True)):
+            losses, state, optimizer_state = run(plan, **options)
+            assert losses == expected[0]
+            assert_same(state, expected[1])
+            assert_same_state(optimizer_state, expected[2])
+
+
 def activations_are_recomputed_by_pytorch(rank: int, size: int) -> None:
     class Recomputing(nn.Module):
         def __init__(self) -> None:
@@ -450,6 +494,9 @@ def plans_have_many_forms(rank: int, size: int) -> None:
         assert parallel.plan == expected
         assert parallel.data_part == (rank, size)
         parallel.close()
+    with mock.patch.dict(os.environ, TRIREME_PLAN=path):  # trireme run --plan
+        model = make_network()
+        assert trireme.parallelize(model, optimizer=adam(model.parameters())).plan == plan
 
 
 def groups_may_be_parts_of_the_world(rank: int, size: int) -> None:
@@ -527,8 +574,8 @@ CASES = [every_level_and_optimizer_trains_as_one_process, it_trains_as_ddp, rank
          parameters_start_as_those_of_rank_0, gradients_accumulate, gradients_are_clipped_by_the_norm_of_all,
          states_move_between_levels_and_plain_pytorch, optimizers_that_have_stepped_are_sharded_and_given_back,
          groups_and_schedulers_keep_working, several_optimizers_share_a_module, parameters_may_be_unused, sparse_gradients_are_summed,
-         batch_norm_is_synchronized, buffers_follow_rank_0, gradients_travel_in_half_precision, activations_are_recomputed_by_pytorch,
-         ranks_may_have_unequally_many_batches, plans_have_many_forms, groups_may_be_parts_of_the_world, modules_can_be_copied]
+         batch_norm_is_synchronized, buffers_follow_rank_0, gradients_travel_in_half_precision, other_features_of_pytorch_keep_the_bits,
+         activations_are_recomputed_by_pytorch, ranks_may_have_unequally_many_batches, plans_have_many_forms, groups_may_be_parts_of_the_world, modules_can_be_copied]
 OverTwoRanks = cases_of(CASES)
 OverFourRanks = cases_of([every_level_and_optimizer_trains_as_one_process, it_trains_as_ddp, states_move_between_levels_and_plain_pytorch,
                           parameters_may_be_unused, groups_may_be_parts_of_the_world, shards_may_be_within_parts_of_the_ranks], 4)

@@ -37,7 +37,8 @@ def main() -> None:
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> float:
         optimizer.zero_grad()
         losses: list[torch.Tensor] = []
-        schedule.step(*([inputs] if rank == 0 else []), **({"target": targets, "losses": losses} if rank == size - 1 else {}))
+        is_last = rank == size - 1
+        schedule.step(*([inputs] if rank == 0 else []), target=targets if is_last else None, losses=losses if is_last else None)
         optimizer.step()
         return sum(loss.item() for loss in losses)
 

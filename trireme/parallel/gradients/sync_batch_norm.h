@@ -51,8 +51,8 @@ at::Tensor synchronized_batch_norm(const at::Tensor& input, const at::Tensor& we
                                    const at::Tensor& running_var, double momentum, double eps,
                                    const comm::Group& group, const std::string& name = {});
 
-/// A module that is a batch norm without being one of LibTorch's classes, such as one of Python. Its
-/// forward calls at::batch_norm.
+/// A module that is a batch norm without being one of LibTorch's classes, such as one of Python.
+/// Its forward calls at::batch_norm.
 class BatchNormOfOtherKind {
  public:
   virtual ~BatchNormOfOtherKind() = default;
@@ -60,9 +60,9 @@ class BatchNormOfOtherKind {
   virtual at::Tensor marked() const = 0;
 };
 
-/// Synchronizes the BatchNorm1d, 2d and 3d of a module while it lives, and those of other kinds. They call
-/// synchronized_batch_norm() where they would otherwise use the statistics of their own batch: in
-/// training mode, and in any mode if they keep no running statistics.
+/// Synchronizes the BatchNorm1d, 2d and 3d of a module while it lives, and those of other kinds.
+/// They call synchronized_batch_norm() where they would otherwise use the statistics of their own
+/// batch: in training mode, and in any mode if they keep no running statistics.
 ///
 /// Not synchronized are direct calls of at::batch_norm with other tensors, InstanceNorm, and clones
 /// of the module. LibTorch's own check still applies before: it refuses a rank's batch with one
