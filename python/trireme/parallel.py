@@ -179,6 +179,20 @@ class Parallelized:
         """
         self._native.join_steps(lambda: (step(), None)[1])
 
+    def abandon_step(self) -> None:
+        """Drops a step that an exception has interrupted, so that the next `backward()` begins a new one.
+
+        With several ranks, the others have gone on without this one, and its next `backward()` raises an error. Not collective.
+        """
+        self._native.abandon_step()
+
+    def abort(self, reason: str) -> None:
+        """Ends the exchange for good, because this rank cannot go on: calls of other ranks, pending or later, fail with `reason`.
+
+        Over engines other than shared memory they notice it only when this process ends. Not collective.
+        """
+        self._native.abort(reason)
+
     def close(self) -> None:
         """Makes the module an ordinary one, with whole parameters, and its optimizers ordinary ones. Collective and blocking.
 
@@ -295,7 +309,7 @@ def _plan_of(plan: AnyPlan) -> Plan:
         return Plan.from_toml(plan)
     shown = f"'{plan}'" if isinstance(plan, str) else f"a {type(plan).__name__}"
     raise UsageError(f"the plan is {shown}, expected a trireme.Plan, what find_plan returns, or the path or text of a TOML file\n"
-                     "  hint: such as trireme.Plan(zero_level=1), \"plan.toml\" or \"[plan]\\nzero_level = 1\"")
+                     "  hint: such as trireme.Plan(zero_level=1), \"plan.toml\" or \"zero_level = 1\"")
 
 
 def _with_sparse_gradients(plan: Plan, module: torch.nn.Module) -> Plan:

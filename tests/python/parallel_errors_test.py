@@ -71,7 +71,7 @@ def plans_that_need_other_calls(rank: int, size: int) -> None:
 def plans_of_other_kinds(rank: int, size: int) -> None:
     expect(lambda: trireme.parallelize(make_network(), 5), "the plan is a int", "find_plan")
     expect(lambda: trireme.parallelize(make_network(), "zero"), "the plan is 'zero'", "TOML")
-    expect(lambda: trireme.parallelize(make_network(), "[plan]\nzero_levl = 1"), "zero_levl", kind=trireme.ConfigError)
+    expect(lambda: trireme.parallelize(make_network(), "zero_levl = 1"), "zero_levl", "zero_level", kind=trireme.ConfigError)
     expect(lambda: trireme.parallelize(make_network(), "/nonexistent/plan.toml"), "/nonexistent/plan.toml", kind=trireme.ConfigError)
 
 
@@ -196,10 +196,41 @@ def calls_of_one_rank_alone(rank: int, size: int) -> None:
         parallel._drop()
 
 
+def ranks_that_cannot_go_on(rank: int, size: int) -> None:
+    model = make_network()
+    parallel = trireme.parallelize(model, group=dist.new_group())
+    if rank == 1:
+        parallel.abort("the disk is full")
+    else:
+        expect(lambda: loss_of(model).backward(), "the disk is full", kind=RuntimeError)
+    parallel._drop()
+
+
+def steps_that_are_interrupted(rank: int, size: int) -> None:
+    group = [dist.new_group([each]) for each in range(size)][rank]
+    model = make_network()
+    parallel = trireme.parallelize(model, trireme.Plan(micro_batches=2), group)
+    loss = loss_of(model)
+    hook = model[0].weight.register_hook(lambda _: 1 / 0)
+    expect(loss.backward, "division", kind=ZeroDivisionError)
+    hook.remove()
+    expect(lambda: loss_of(model).backward(), "another one", kind=RuntimeError)
+    parallel.abandon_step()
+    model.zero_grad()
+    loss_of(model).backward()
+    loss_of(model).backward()
+    mean = model[0].weight.grad.clone()
+    parallel.close()
+    model.zero_grad()
+    loss_of(model).backward()
+    assert torch.equal(mean, model[0].weight.grad)
+
+
 OverTwoRanks = cases_of([modules_that_differ, plans_that_differ, plans_for_other_ranks, plans_that_need_other_calls, plans_of_other_kinds,
                          a_file_that_one_rank_lacks, modules_that_are_parallel_already, modules_without_values,
                          optimizers_that_miss_parameters, optimizers_that_cannot_be_sharded, changes_after_parallelize,
-                         gradients_that_no_rank_has, recomputation_by_a_second_backward, groups_of_others, calls_of_one_rank_alone])
+                         gradients_that_no_rank_has, recomputation_by_a_second_backward, groups_of_others, calls_of_one_rank_alone,
+                         ranks_that_cannot_go_on, steps_that_are_interrupted])
 
 
 def die_in_training(rank: int, size: int, port: int) -> str:

@@ -131,6 +131,7 @@ def it_trains_as_ddp(rank: int, size: int) -> None:
         optimizer = adam(own.parameters())
         parallel = trireme.parallelize(own, trireme.Plan(zero_level=level), optimizer=optimizer)
         assert train(own, optimizer, rank, shape=(1, 8, 8)) == losses
+        assert 0 < parallel.seconds_of_exchange < 60
         parallel.gather_parameters()
         assert_same(dict(own.named_parameters()), dict(model.module.named_parameters()))
         if rank == 0:
@@ -487,7 +488,7 @@ def plans_have_many_forms(rank: int, size: int) -> None:
     network = make_network()
     found = trireme.find_plan(network, lambda inputs, targets: F.cross_entropy(network(inputs), targets), inputs, ranks=size, rows=4 * size,
                               constraints=["pipe=1", "tensor=1"])
-    for form, expected in ((plan, plan), (path, plan), (os.path.join(folder, "plan.toml"), plan), (plan.to_toml(), plan),
+    for form, expected in ((plan, plan), (path, plan), (pathlib.Path(path), plan), (plan.to_toml(), plan), ("wire = 'bf16'", trireme.Plan(wire="bf16")),
                            (None, trireme.Plan()), (found, found.plan), (found.best[0], found.best[0].plan)):
         model = make_network()
         parallel = trireme.parallelize(model, form, optimizer=adam(model.parameters()))
