@@ -14,11 +14,12 @@ layer by layer with parameters freed after forward, and DTensor (the products of
 over a process group that exchanges nothing (python/trireme/benchmark/silent.py), which the program makes in between: the
 same calls of PyTorch and the same computation on both ranks at once. What that group copies within a process is counted as
 communication. The difference may be below zero, within noise: no ratio then. `Horovod` is its DistributedOptimizer,
-compared with DDP over Trireme, both without the steps in between.
+compared with DDP over Trireme, both without the steps in between. `parallelize` is trireme.parallelize at ZeRO level 0,
+compared with DDP over both.
 
 All programs of a network must have the same losses; those of DTensor are others, because its ranks share a batch.
 
-Parts: --only all_reduce, --only 'gpt', --only '^DDP', --only '^Horovod'.
+Parts: --only all_reduce, --only 'gpt', --only '^DDP', --only '^Horovod', --only '^parallelize'.
 """
 from . import PYTHON, ROOT, Comparison, Goal, Program, SameLosses, Sweep, comm, trireme_run
 
@@ -27,7 +28,7 @@ SIZES = [4, *(4**power << 10 for power in (0, 2, 3, 4, 5, 6, 7, 8, 9))]  # 1 KiB
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
                "PYTHONPATH": str(ROOT / "build/release/python"), "PYTHONDONTWRITEBYTECODE": "1",
                "PYTHONWARNINGS": "ignore"}
-# All in 25 minutes, on two cores: the timed steps of a run, odd numbers. DTensor's are more, because little of a step is communication.
+# All in 30 minutes, on two cores: the timed steps of a run, odd numbers. DTensor's are more, because little of a step is communication.
 STEPS = {"resnet18": 3, "gpt": 5, "wide-mlp": 3}
 DTENSOR_STEPS = {"gpt": 15, "wide-mlp": 9}
 METHODS = {"DDP": ("ddp", ("resnet18", "gpt", "wide-mlp")), "FSDP2": ("fsdp", ("gpt", "wide-mlp")),
@@ -106,6 +107,16 @@ def horovod(network):
                  SMOKE if network == "gpt" else None, ROUNDS)
 
 
+def parallelize(network):
+    options = ("--network", network, "--steps", STEPS[network])
+    programs = {"parallelize": script("parallelize", 2, "trireme", LOSSES[network], *options)}
+    programs |= {name: script("ddp", 2, name, LOSSES[network], *options, "--alone") for name in ("trireme", "gloo")}
+    case = f"parallelize, {network}, 2 ranks"
+    comparisons = (step_comparison(case, "parallelize", "gloo", "ddp_gloo", "step_time", STEP_GOAL),
+                   step_comparison(case, "parallelize", "trireme", "ddp_trireme", "step_time"))
+    return Sweep(case, programs, comparisons, SMOKE if network == "gpt" else None, ROUNDS)
+
+
 SWEEPS = [*(all_reduce(num_ranks) for num_ranks in RANKS),
           *(steps(method, network) for method, (_, networks) in METHODS.items() for network in networks),
-          *(horovod(network) for network in STEPS)]
+          *(horovod(network) for network in STEPS), *(parallelize(network) for network in STEPS)]
