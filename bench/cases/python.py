@@ -112,8 +112,8 @@ def parallelize(network):
     programs = {"parallelize": script("parallelize", 2, "trireme", LOSSES[network], *options)}
     programs |= {name: script("ddp", 2, name, LOSSES[network], *options, "--alone") for name in ("trireme", "gloo")}
     case = f"parallelize, {network}, 2 ranks"
-    comparisons = (step_comparison(case, "parallelize", "gloo", "ddp_gloo", "step_time", STEP_GOAL),
-                   step_comparison(case, "parallelize", "trireme", "ddp_trireme", "step_time"))
+    comparisons = (step_comparison(f"{case}, DDP over Gloo", "parallelize", "gloo", "ddp", "step_time", STEP_GOAL),
+                   step_comparison(f"{case}, DDP over Trireme", "parallelize", "trireme", "ddp", "step_time"))
     return Sweep(case, programs, comparisons, SMOKE if network == "gpt" else None, ROUNDS)
 
 
