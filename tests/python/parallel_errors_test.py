@@ -163,6 +163,21 @@ def gradients_that_no_rank_has(rank: int, size: int) -> None:
     expect(lambda: parallel.clip_grad_norm_(0.0), "a norm of 0", "above 0")
 
 
+def loss_scales_of_one_rank(rank: int, size: int) -> None:
+    for plan, refused in ((trireme.Plan(), False), (trireme.Plan(zero_level=1), True), (trireme.Plan(zero_level=3), True),
+                          (trireme.Plan(mesh={"tensor": 2}, layouts={"0.*": "Shard(0) on tensor"}), True)):
+        model = make_network()
+        optimizer = adam(model)
+        trireme.parallelize(model, plan, optimizer=optimizer)
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(loss_of(model)).backward()
+        if refused:
+            expect(lambda: scaler.step(optimizer), "_amp_foreach" if plan.mesh else "ranks would skip different steps", kind=RuntimeError)
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+
+
 def recomputation_by_a_second_backward(rank: int, size: int) -> None:
     model = make_network()
     trireme.parallelize(model)
@@ -229,7 +244,8 @@ def steps_that_are_interrupted(rank: int, size: int) -> None:
 OverTwoRanks = cases_of([modules_that_differ, plans_that_differ, plans_for_other_ranks, plans_that_need_other_calls, plans_of_other_kinds,
                          a_file_that_one_rank_lacks, modules_that_are_parallel_already, modules_without_values,
                          optimizers_that_miss_parameters, optimizers_that_cannot_be_sharded, changes_after_parallelize,
-                         gradients_that_no_rank_has, recomputation_by_a_second_backward, groups_of_others, calls_of_one_rank_alone,
+                         gradients_that_no_rank_has, loss_scales_of_one_rank, recomputation_by_a_second_backward, groups_of_others,
+                         calls_of_one_rank_alone,
                          ranks_that_cannot_go_on, steps_that_are_interrupted])
 
 

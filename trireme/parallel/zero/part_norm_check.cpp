@@ -42,6 +42,14 @@ void PartNormCheck::on_access(std::span<const TensorAccess> all) {
     ++num_norms_;
     return;
   }
+  // As torch.amp.GradScaler does, from Python.
+  if (name == "aten::_amp_foreach_non_finite_check_and_unscale_") {
+    throw UsageError(join_message("gradients of ", whose_,
+                                  ", are searched for infinities by this rank alone: ranks would "
+                                  "skip different steps"),
+                     "call trireme::LossScale with the Sharing of the plan; from Python, use "
+                     "bfloat16, which needs no loss scale, or a plan with zero_level 0");
+  }
   const bool scales_by_tensor =
       name == "aten::mul_" && all.front().is_written && overload_accessing() == "Tensor";
   if (!scales_by_tensor || num_norms_ <= most_norms_) return;

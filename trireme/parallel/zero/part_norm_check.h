@@ -18,8 +18,9 @@
 namespace trireme::detail {
 
 /// Throws UsageError from an operator that scales a gradient by a tensor after norms of gradients
-/// were computed, as clip_grad_norm_ does. It allows norms that are only read, and
-/// clip_by_global_norm. Only on_access() is thread-safe.
+/// were computed, as clip_grad_norm_ does, and from the one by which torch.amp.GradScaler looks for
+/// infinite gradients. It allows norms that are only read, and clip_by_global_norm. Only
+/// on_access() is thread-safe.
 class PartNormCheck final : public AccessObserver {
  public:
   /// @param whose describes the gradients and the parts that this rank has, for the message.
