@@ -295,6 +295,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
         detail::set_links(impl->mesh, plan, *cluster);
         detail::set_links(impl->whole, plan, *cluster);
       }
+      tensor::set_sequence_attention(impl->mesh, plan.sequence_attention);
       detail::check_can_distribute(contents.module, contents.parameters, impl->mesh, plan.layouts);
     });
     detail::distribute(*contents.module, impl->mesh, plan.layouts);

@@ -127,18 +127,18 @@ void PlanChecker::check_mesh() {
 // Refuses axes that nothing uses: their ranks would each train alone, or all do the same work.
 void PlanChecker::check_axes() {
   for (const MeshAxis& axis : plan_.mesh) {
-    if (axis.name == kDataAxis || axis.name == kStageAxis) continue;
+    if (axis.name == kDataAxis || axis.name == kStageAxis || axis.name == kContextAxis) continue;
     const bool is_named = std::ranges::any_of(plan_.layouts, [&](const auto& layout) {
       return std::ranges::any_of(layout.placements,
                                  [&](const auto& other) { return other.first == axis.name; });
     });
     if (is_named) continue;
-    const std::string meant = config::did_you_mean(axis.name, {kDataAxis, kStageAxis});
+    const std::string meant = config::did_you_mean(axis.name, {kDataAxis, kStageAxis, kContextAxis});
     if (axis.size == 1 && meant.empty()) continue;
     add(join_message("plan: mesh is ", axes_of(plan_.mesh), ", and no layout names its axis ",
                      axis.name,
                      "; ranks have different data along `data`, different modules along `pipe`, "
-                     "and parts of parameters along axes that layouts name"),
+                     "parts of sequences along `context`, and parts of parameters along axes that layouts name"),
         meant.empty()
             ? join_message("cut parameters along it in plan.layouts; where they are whole along it "
                            "on purpose, say so by {\"*\", {{\"",
@@ -327,7 +327,9 @@ void PlanChecker::check_for_parallelize() {
 
 void PlanChecker::check_for_training_step() {
   for (const MeshAxis& axis : plan_.mesh) {
-    if (axis.name == kDataAxis || axis.name == kStageAxis || axis.size == 1) continue;
+    const bool is_used = axis.name == kDataAxis || axis.name == kStageAxis ||
+                         axis.name == kContextAxis || axis.size == 1;
+    if (is_used) continue;
     const bool is_cut = std::ranges::any_of(plan_.layouts, [&](const ParameterLayout& layout) {
       return std::ranges::any_of(layout.placements, [&](const auto& placement) {
         return placement.first == axis.name && placement.second.is_shard();
@@ -335,7 +337,7 @@ void PlanChecker::check_for_training_step() {
     });
     if (is_cut) continue;
     add(join_message("a training step cannot have axis ", axis.name, " of ", axis.size,
-                     " ranks, which is neither pipe nor data, and along which no layout cuts "
+                     " ranks, which is neither pipe nor data nor context, and along which no layout cuts "
                      "anything"),
         "cut parameters along it in plan.layouts, or take it out of plan.mesh");
   }

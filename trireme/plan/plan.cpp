@@ -38,6 +38,20 @@ const char* name_of(GradientCompression wire) {
   return "unknown";
 }
 
+const char* name_of(SequenceAttention attention) {
+  switch (attention) {
+    case SequenceAttention::kCheapest:
+      return "cheapest";
+    case SequenceAttention::kRing:
+      return "ring";
+    case SequenceAttention::kHeads:
+      return "heads";
+    case SequenceAttention::kGather:
+      return "gather";
+  }
+  return "unknown";
+}
+
 // Indents all lines of a text except the first to the second column of the table.
 std::string in_column(const std::string& text) {
   std::string lines;
@@ -124,6 +138,7 @@ std::string to_string(const Plan& plan) {
   return join_message("mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
                       "\n",  //
                       "layouts              ", layouts.empty() ? "none" : layouts, "\n",
+                      "sequence attention   ", name_of(plan.sequence_attention), "\n",  //
                       "stages               ", pipeline.empty() ? "balanced" : pipeline, "\n",
                       "schedule             ", in_column(plan.schedule), "\n",  //
                       "chunks               ", plan.chunks, "\n",               //

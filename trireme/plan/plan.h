@@ -6,6 +6,7 @@
 #include <trireme/mesh/mesh_axis.h>
 #include <trireme/plan/parameter_layouts.h>
 #include <trireme/schedule/schedule.h>
+#include <trireme/tensor/sequence_attention.h>
 
 #include <cstdint>
 #include <optional>
@@ -52,9 +53,10 @@ struct Plan {
 
   /// The arrangement of ranks: axes whose sizes multiply to the number of ranks, the last one
   /// varying fastest. Along `data`, each rank trains on its own part of the data. Along `pipe`,
-  /// each rank has one or more stages of the module. Along all other axes, ranks work together on
-  /// one part of the data, as `layouts` says, which must name each of these axes. Empty: all ranks
-  /// along `data`.
+  /// each rank has one or more stages of the module. Along `context`, ranks have parts of the
+  /// sequence of [batch, sequence, …], from the first embedding or linear layer on. Along all other
+  /// axes, ranks work together on one part of the data, as `layouts` says, which must name each of
+  /// them. Empty: all ranks along `data`.
   std::vector<MeshAxis> mesh{};
 
   /// The layouts of parameters and buffers along the other axes (tensor parallelism). Parameters
@@ -62,6 +64,10 @@ struct Plan {
   /// because operators are sharded by strategies or by layouts in forward, give `{"*", {{"tensor",
   /// Replicate{}}}}`.
   ParameterLayouts layouts{};
+
+  /// How scaled dot product attention runs where an axis shards the sequence of queries, keys and
+  /// values, as `context` does.
+  SequenceAttention sequence_attention = SequenceAttention::kCheapest;
 
   /// The beginnings of pipeline stages, in the order of execution and counted from 0. An entry
   /// names a module by its path, `{"layer3", 1}`, or a place in the code by the name of a mark

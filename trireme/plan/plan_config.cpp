@@ -62,6 +62,13 @@ config::EnumNames<PlanMode> enum_names(PlanMode /*mode*/) {
   return {{PlanMode::kManual, "manual"}, {PlanMode::kAutomatic, "auto"}};
 }
 
+config::EnumNames<SequenceAttention> enum_names(SequenceAttention /*attention*/) {
+  return {{SequenceAttention::kCheapest, "cheapest"},
+          {SequenceAttention::kRing, "ring"},
+          {SequenceAttention::kHeads, "heads"},
+          {SequenceAttention::kGather, "gather"}};
+}
+
 config::EnumNames<GradientReduction> enum_names(GradientReduction /*reduction*/) {
   return {{GradientReduction::kMean, "mean"}, {GradientReduction::kSum, "sum"}};
 }
@@ -79,6 +86,8 @@ void describe(config::Fields& fields, Plan& plan) {
              "axes of ranks; along data, each rank trains on its own part of the data");
   fields.add("layouts", plan.layouts,
              "how parameters are sharded along the other axes, by patterns of names");
+  fields.add("sequence_attention", plan.sequence_attention,
+             "how attention runs on a sharded sequence: the cheapest, or the one that is named");
   fields.add("stages", plan.stages,
              "where pipeline stages begin, by the paths of modules or the names of marks");
   fields.add("schedule", plan.schedule,

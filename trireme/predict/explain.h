@@ -42,7 +42,7 @@ struct ExplainedOperator {
   int stage = 0;                                      ///< the stage that runs it
 
   /// Returns the floating-point operations of one rank.
-  double flops() const noexcept { return call.flops / static_cast<double>(call.ranks_at_work); }
+  double flops() const noexcept { return call.flops_of_rank(); }
 };
 
 /// What a stage sends to a later one for each micro-batch. Gradients of as many bytes come back.

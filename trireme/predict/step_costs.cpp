@@ -20,10 +20,20 @@ StepCosts::StepCosts(const ModuleRecord& record, const Plan& plan, const cluster
   const cluster::DeviceKind& device = groups.slowest_device(0);
   for (int call = 0; call < record.num_calls(); ++call) {
     set_device(call, device);
+    double& layouts = layouts_[static_cast<std::size_t>(call)];
+    double overlapping = 0;
+    double hidden = 0;  // at most
     for (const Transfer& transfer : record.call(call).transfers) {
-      layouts_[static_cast<std::size_t>(call)] +=
-          groups.seconds(transfer.axis, transfer.collective, transfer.bytes);
+      const double seconds = groups.seconds(transfer.axis, transfer.collective, transfer.bytes);
+      if (transfer.overlaps) {
+        const auto ranks = static_cast<double>(groups.size(transfer.axis));
+        overlapping += seconds;
+        hidden = compute(call) * (ranks - 1) / ranks;
+      } else {
+        layouts += seconds;
+      }
     }
+    layouts += std::max(0.0, overlapping - hidden);
   }
 }
 

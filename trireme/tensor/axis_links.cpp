@@ -70,7 +70,7 @@ void set_axis_links(const DeviceMesh& mesh, AxisLinks links) {
   }
   attached.owner = std::make_unique<const AxisLinks>(std::move(links));
   attached.links.store(attached.owner.get(), std::memory_order_release);
-  if (was_used) version_of_links.fetch_add(1, std::memory_order_release);
+  if (was_used) outdate_decisions();
 }
 
 bool has_axis_links(const DeviceMesh& mesh) noexcept {
@@ -94,6 +94,8 @@ double seconds_along(const DeviceMesh::State& mesh, int axis, Collective collect
   return seconds(collective, bytes, mesh.axes[static_cast<std::size_t>(axis)].size,
                  link_along(mesh, axis, collective));
 }
+
+void outdate_decisions() noexcept { version_of_links.fetch_add(1, std::memory_order_release); }
 
 std::uint64_t axis_links_version() noexcept {
   return version_of_links.load(std::memory_order_acquire);

@@ -5,6 +5,7 @@
 
 #include <trireme/cluster/collective_links.h>
 #include <trireme/mesh/device_mesh.h>
+#include <trireme/tensor/sequence_attention.h>
 
 #include <atomic>
 #include <cstdint>
@@ -38,13 +39,20 @@ const Link& link_along(const DeviceMesh::State& mesh, int axis, Collective colle
 /// as in trireme::seconds().
 double seconds_along(const DeviceMesh::State& mesh, int axis, Collective collective, double bytes);
 
+/// What a copy costs where the mesh does not say it. If it cost nothing, strategies that only slice
+/// would seem free.
+inline constexpr cluster::LocalCopy kCopyOfProcessor = {.seconds = 2e-7, .bytes_per_second = 1e10};
+
 /// Returns the cost of a copy on the devices of an axis, or `otherwise` if it is not known.
 cluster::LocalCopy copy_along(const DeviceMesh::State& mesh, int axis,
                               const cluster::LocalCopy& otherwise) noexcept;
 
-/// Returns the number of meshes that had been used before their links were set, with which caches
-/// notice that decisions are outdated.
+/// Returns a number that grows when links or the choice of attention are set for a mesh that may
+/// have been used, with which caches notice that decisions are outdated.
 std::uint64_t axis_links_version() noexcept;
+
+/// Makes axis_links_version() grow.
+void outdate_decisions() noexcept;
 
 /// The part of the table of layouts that holds the links. Every attachment of a mesh with layouts
 /// begins with it.
@@ -54,6 +62,7 @@ struct AttachedLinks : DeviceMesh::Attachment {
   /// Null before links are set. Stored with release order, and loaded with acquire order by
   /// readers, which take no lock.
   std::atomic<const AxisLinks*> links = nullptr;
+  std::atomic<SequenceAttention> sequence_attention = SequenceAttention::kCheapest;
 };
 
 }  // namespace trireme::tensor

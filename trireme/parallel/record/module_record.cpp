@@ -40,6 +40,7 @@ DeviceMesh mesh_of_layouts(const Plan& plan, const cluster::Cluster* cluster,
                            const DeviceMesh& given = {}) {
   const DeviceMesh mesh = given.defined() ? given : DeviceMesh::unconnected(axes_of_layouts(plan));
   if (cluster != nullptr && !tensor::has_axis_links(mesh)) detail::set_links(mesh, plan, *cluster);
+  tensor::set_sequence_attention(mesh, plan.sequence_attention);
   return mesh;
 }
 
@@ -125,7 +126,8 @@ Transfer transfer_of(const Exchange& exchange, const DeviceMesh& mesh) {
   const double sent_of_one_byte = bytes_sent(exchange.collective, 1, ranks);
   return {.collective = exchange.collective,
           .axis = mesh.axis_name(exchange.axis),
-          .bytes = sent_of_one_byte > 0 ? exchange.bytes_sent / sent_of_one_byte : 0};
+          .bytes = sent_of_one_byte > 0 ? exchange.bytes_sent / sent_of_one_byte : 0,
+          .overlaps = exchange.overlaps};
 }
 
 // Returns the paths of modules that contain others by number, as containers do.
@@ -220,13 +222,13 @@ class Recording {
                                                     : OperatorKind::kElements;
       const bool has_products = kind != OperatorKind::kElements;
       made.work = {.kind = kind,
-                   .flops = has_products ? call.flops / static_cast<double>(call.ranks_at_work) : 0,
+                   .flops = has_products ? call.flops_of_rank() : 0,
                    .bytes = read + written,
                    .dtype = call.inputs.empty() ? "float32" : name_of(call.inputs[0].dtype)};
     }
     made.is_view = traits.is_view && !call.gathers_view;
     if (!traits.is_view) {
-      made.counted_flops = call.flops / static_cast<double>(call.ranks_at_work);
+      made.counted_flops = call.flops_of_rank();
     }
     if (traits.writes_input && !call.inputs.empty())
       made.writes_to = root_of(call.inputs[0].made_by);

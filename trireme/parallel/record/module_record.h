@@ -27,6 +27,9 @@ struct Transfer {
   Collective collective = Collective::kAllReduce;
   std::string axis;  ///< axis of the plan's mesh
   double bytes = 0;  ///< size of the whole tensor (trireme::seconds)
+  /// True if it runs while the operator computes all but one of as many parts of its work as the
+  /// axis has ranks.
+  bool overlaps = false;
 };
 
 /// One call of an operator on one rank. Calls are numbered through forward and backward.

@@ -216,6 +216,9 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   detail::ModuleLayouts layouts;
   detail::succeed_together(group, "lay out the module", [&] {
     if (cluster) detail::set_links(of_stages, whole, *cluster);
+    if (of_stages.defined()) {
+      tensor::set_sequence_attention(of_stages, whole.sequence_attention);
+    }
     layouts = {module, of_stages, whole.layouts};
   });
   impl_ = std::make_unique<Impl>(Impl{.module = module,

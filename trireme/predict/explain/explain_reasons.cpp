@@ -160,6 +160,11 @@ std::vector<ExplainedCommunication> Reasons::of_call(int index) const {
     }
   }
   for (const Exchange& exchange : call.inside) {
+    if (exchange.reason != nullptr) {
+      lines.push_back(
+          line_of(exchange, call.inputs.front().given.mesh(), "within", exchange.reason));
+      continue;
+    }
     const DryRunTensor* cut = nullptr;
     for (const DryRunTensor& input : call.inputs) {
       const Placement& placement = input.layout[exchange.axis];

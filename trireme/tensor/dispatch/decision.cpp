@@ -162,7 +162,10 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
     const bool copies_view = strategy.is_copy && choice.facts.returns_view;
     if (!fits(strategy, choice, axis) || (copies_view && !gather_in_views)) continue;
     const double cost = strategy_seconds(strategy, placements, inputs, choice.mesh, axis);
-    if (best == nullptr || cost < best_cost) {
+    const bool is_better =
+        best == nullptr ||
+        (strategy.is_preferred == best->is_preferred ? cost < best_cost : strategy.is_preferred);
+    if (is_better) {
       best = &strategy;
       best_cost = cost;
     }

@@ -9,10 +9,6 @@
 namespace trireme::tensor {
 namespace {
 
-// What a copy costs where the mesh does not say it. If it cost nothing, strategies that only slice
-// would seem free.
-constexpr cluster::LocalCopy kCopyOfProcessor = {.seconds = 2e-7, .bytes_per_second = 1e10};
-
 // Returns the cost that a strategy leaves to later operators. A Partial input that is passed on to
 // several results is not saved: each of them has to be reduced, such as the three gradients of a
 // layer norm. Written tensors keep their layout and views have no choice, so both cost nothing.
@@ -61,7 +57,7 @@ double change_seconds(const Placement& from, const Placement& to, double bytes,
 
 double strategy_seconds(const Strategy& strategy, c10::ArrayRef<Placement> current,
                         const AxisInputs& inputs, const DeviceMesh& mesh, int axis) {
-  double total = 0;
+  double total = strategy.seconds;
   for (std::size_t i = 0; i < current.size(); ++i) {
     const Placement& from = current[i];
     const Placement& to = strategy.inputs[i];

@@ -348,11 +348,11 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
   record.flops = flops_of(facts, rule, call);
   keep(op, rule, call, decision.mesh);
   record.ranks_at_work = ranks_at_work(decision);
-  if (decision.kernel != nullptr && rule->exchanges) {
-    const auto coordinate = coordinate_here(decision.mesh);
-    rule->exchanges({call, decision.input_layouts, decision.output_layouts, coordinate},
-                    record.inside);
-  }
+  const auto coordinate = coordinate_here(decision.mesh);
+  const DecidedCall decided = {call, decision.input_layouts, decision.output_layouts, coordinate,
+                               decision.kernel};
+  if (rule->imbalance) record.imbalance = rule->imbalance(decided);
+  if (decision.kernel != nullptr && rule->exchanges) rule->exchanges(decided, record.inside);
   return prediction;
 }
 

@@ -57,6 +57,12 @@ struct DryRunCall {
   bool gathers_view = false;
   double flops = 0;                ///< FLOPs of the whole call
   std::int64_t ranks_at_work = 1;  ///< number of ranks that share the work
+  double imbalance = 1;            ///< work of the busiest of these ranks relative to their mean
+
+  /// Returns the FLOPs of the busiest rank.
+  double flops_of_rank() const noexcept {
+    return flops / static_cast<double>(ranks_at_work) * imbalance;
+  }
 };
 
 }  // namespace trireme::tensor

@@ -129,6 +129,15 @@ Placement placed_along(const at::Tensor& input, c10::IntArrayRef result_sizes, s
   return has_dim ? Placement(Shard{static_cast<int>(own)}) : Placement(Replicate{});
 }
 
+bool begins_sequence(const AxisCall& axis, int features, int weight) {
+  const auto is_whole = [&](int input) {
+    return axis.layouts[static_cast<std::size_t>(input)][axis.axis].is_replicate();
+  };
+  return shards_sequences(*axis.layouts[0].mesh().state(), axis.axis) && is_whole(features) &&
+         is_whole(weight) && axis.call.input(features).dim() > 1 &&
+         axis.call.input(features).size(1) >= axis.ranks;
+}
+
 at::ScalarType wide_type(at::ScalarType type) {
   return at::isReducedFloatingType(type) ? at::kFloat : type;
 }

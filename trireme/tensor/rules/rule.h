@@ -104,9 +104,14 @@ struct Strategy {
   /// Null if the operator itself runs on the local tensors. If several axes chose strategies and
   /// one of them has a kernel, the kernel runs once and looks at the layouts of all axes.
   LocalKernel kernel = nullptr;
-  /// For an operator that returns a view: the kernel moves data between ranks, and its result is a
-  /// copy that must not be written to.
+  /// The kernel moves data between ranks. If other axes chose other kernels, this one runs. The
+  /// result of an operator that returns a view is then a copy that must not be written to.
   bool is_copy = false;
+  /// Estimated seconds of the kernel's messages, and of bringing its results where they are needed.
+  /// Added to the cost of redistributing the inputs.
+  double seconds = 0;
+  /// Chosen before all strategies that are not, whatever they cost.
+  bool is_preferred = false;
 };
 
 /// A call and one axis of its mesh.
@@ -185,6 +190,9 @@ struct Exchange {
   int axis;               ///< number of the axis in the mesh
   double bytes_sent;      ///< by one rank
   double seconds;         ///< estimated
+  /// Begins with computing a first part, and then goes on while the call computes other parts.
+  bool overlaps = false;
+  const char* reason = nullptr;  ///< what it is for, shown by `explain`; null: the input's layout
 };
 
 /// A call whose layouts are decided, before it runs on the rank at `coordinate`.
@@ -193,6 +201,7 @@ struct DecidedCall {
   c10::ArrayRef<Layout> inputs;   ///< the layouts of inputs that were decided
   c10::ArrayRef<Layout> outputs;  ///< the layouts of results that were decided
   c10::IntArrayRef coordinate;    ///< of the rank in the mesh
+  LocalKernel kernel;             ///< the kernel that runs; null: the operator itself
 };
 
 /// What is known of an operator. Only `strategies` is required.
@@ -238,6 +247,10 @@ struct Rule {
   /// Appends the collectives that the rule's kernels make in a call, in their order. `explain` and
   /// planning read them. Without it the kernels make none.
   std::function<void(const DecidedCall&, std::vector<Exchange>&)> exchanges = nullptr;
+
+  /// Returns the work of the rank that does most, as a multiple of the mean of the ranks that share
+  /// the work. Without it the work is equal.
+  std::function<double(const DecidedCall&)> imbalance = nullptr;
 
   /// The family that the operator belongs to, for the list of covered operators.
   const char* family = "";

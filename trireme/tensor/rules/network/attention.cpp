@@ -1,54 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scaled dot product attention. On the CPU it may be sharded along the batch, the heads, and the
-// sequence of the queries; keys and values are whole in the last case. Under a causal mask a rank
-// whose queries begin later sees more keys. On CUDA it may be sharded along the batch and the
-// heads. Attention with dropout is decomposed into products and a softmax
+// sequence of the queries. Keys and values are then whole, or sharded along the sequence too: they
+// travel (ring_attention.h), or the axis shards heads meanwhile (attention_by_heads.h). Under a
+// causal mask a rank whose queries begin later sees more keys. On CUDA attention may be sharded
+// along the batch and the heads. Attention with dropout is decomposed into products and a softmax
 // (dispatch/attention_of_distributed.h).
+#include <trireme/base/error.h>
+#include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/network/attention_blocks.h>
+#include <trireme/tensor/rules/network/attention_by_heads.h>
+#include <trireme/tensor/rules/network/ring_attention.h>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <limits>
-#include <optional>
 #include <utility>
 #include <vector>
 
 namespace trireme::tensor {
 namespace {
-
-constexpr std::int64_t kHeads = 1;
-constexpr std::int64_t kSequence = 2;
-
-// The causal mask for queries [batch, heads, sequence, …] of this rank.
-struct CausalRows {
-  std::int64_t num_keys;  // the number of keys that these queries see
-  at::Tensor mask;        // [sequence, num_keys], added to the scores
-
-  CausalRows(const at::Tensor& query, const Extent& rows, std::int64_t keys)
-      : num_keys(std::min(keys, rows.offset + rows.size)) {
-    const auto options = query.options().dtype(at::kLong);
-    const at::Tensor row = at::arange(rows.offset, rows.offset + rows.size, options).unsqueeze(1);
-    const at::Tensor is_later = at::arange(num_keys, options).unsqueeze(0) > row;
-    mask = at::zeros({rows.size, num_keys}, query.options())
-               .masked_fill_(is_later, -std::numeric_limits<double>::infinity());
-  }
-};
-
-bool is_causal(LocalCall& call) {
-  return call.argument(call.call().position("is_causal")).toBool();
-}
-
-std::optional<double> scale_of(LocalCall& call) {
-  return call.argument(call.call().position("scale")).toOptional<double>();
-}
 
 // Returns a new tensor [batch, heads, sequence, …] in the memory order of LibTorch's kernels: heads
 // inside the sequence.
@@ -58,34 +33,30 @@ at::Tensor heads_inside(const at::Tensor& query, at::ScalarType type) {
   return query.new_empty(sizes, type).transpose(kHeads, kSequence);
 }
 
-// Runs attention on this rank's queries. If the sequence is sharded under a causal mask, the mask
-// of these queries replaces is_causal.
+// Returns the scores of this rank's queries on all keys.
+AttentionBlock own_rows(const LocalCall& call, int query, const at::Tensor& key) {
+  return {.rows = own_extent(call.input_sizes(query), call.input_layout(query), kSequence),
+          .keys = {.offset = 0, .size = key.size(kSequence)}};
+}
+
+// Runs attention on this rank's queries. If the sequence is sharded under a causal mask, the kernel
+// is told where these queries begin.
 void attention(LocalCall& call) {
   const at::Tensor query = call.tensor(0);
-  if (query.numel() == 0 || call.tensor(1).numel() == 0) {
+  const at::Tensor key = call.tensor(1);
+  if (query.numel() == 0 || key.numel() == 0) {
     const c10::IntArrayRef rows = query.sizes().slice(0, 3);
     call.give({at::zeros_like(query),
                at::zeros(rows, query.options().dtype(wide_type(query.scalar_type())))});
     return;
   }
-  if (!is_causal(call) || call.input_layout(0).axes_of(kSequence).empty()) {
+  const AttentionSettings settings = attention_settings(call);
+  if (!settings.is_causal || call.input_layout(0).axes_of(kSequence).empty()) {
     call.call_operator();
     return;
   }
-  const Extent rows = own_extent(call.input_sizes(0), call.input_layout(0), kSequence);
-  const CausalRows causal(query, rows, call.tensor(1).size(kSequence));
-  const auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-      query, call.tensor(1).narrow(kSequence, 0, causal.num_keys),
-      call.tensor(2).narrow(kSequence, 0, causal.num_keys), call.argument(3).toDouble(),
-      /*is_causal=*/false, causal.mask, scale_of(call));
-  call.give({output, logsumexp});
-}
-
-// Returns gradients of all keys: zeros for those that no query of this rank sees.
-at::Tensor with_unseen_keys(const at::Tensor& seen, const at::Tensor& like) {
-  at::Tensor all = at::zeros_like(like);
-  all.narrow(kSequence, 0, seen.size(kSequence)).copy_(seen);
-  return all;
+  const BlockResult result = attend(query, key, call.tensor(2), own_rows(call, 0, key), settings);
+  call.give({result.output, as_saved(result.logsumexp)});
 }
 
 void attention_backward(LocalCall& call) {
@@ -96,18 +67,17 @@ void attention_backward(LocalCall& call) {
     call.give({at::zeros_like(query), at::zeros_like(key), at::zeros_like(value)});
     return;
   }
-  if (!is_causal(call) || call.input_layout(1).axes_of(kSequence).empty()) {
+  const AttentionSettings settings = attention_settings(call);
+  if (!settings.is_causal || call.input_layout(1).axes_of(kSequence).empty()) {
     call.call_operator();
     return;
   }
-  const Extent rows = own_extent(call.input_sizes(1), call.input_layout(1), kSequence);
-  const CausalRows causal(query, rows, key.size(kSequence));
-  const auto [grad_query, grad_key, grad_value] =
-      at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          call.tensor(0), query, key.narrow(kSequence, 0, causal.num_keys),
-          value.narrow(kSequence, 0, causal.num_keys), call.tensor(4), call.tensor(5),
-          call.argument(6).toDouble(), /*is_causal=*/false, causal.mask, scale_of(call));
-  call.give({grad_query, with_unseen_keys(grad_key, key), with_unseen_keys(grad_value, value)});
+  const BlockGradients gradients = attend_backward({.grad_output = call.tensor(0),
+                                                    .query = query,
+                                                    .output = call.tensor(4),
+                                                    .logsumexp = call.tensor(5)},
+                                                   key, value, own_rows(call, 1, key), settings);
+  call.give({gradients.query, gradients.key, gradients.value});
 }
 
 // Sets the placement of the mask, which is broadcast to [batch, heads, queries, keys].
@@ -121,47 +91,216 @@ void place_mask(Strategy& strategy, const Call& call, const at::Tensor& query,
   strategy.inputs[static_cast<std::size_t>(input)] = placed_along(call.input(input), scores, dim);
 }
 
-// Adds a strategy each for the batch, the heads and the sequence of the queries; `place_all` sets
-// the placements of the other tensors.
-template <typename Place>
-void add_cuts(const Call& call, std::vector<Strategy>& strategies, const Place& place_all) {
-  const at::Tensor& query = call.input(call.input_of(call.position("query")));
-  const at::Tensor& key = call.input(call.input_of(call.position("key")));
-  for (int dim = 0; dim <= static_cast<int>(kSequence); ++dim) {
-    // With fewer heads of keys than of queries, neighbouring queries share heads: not sharded.
-    if (dim == kHeads && query.size(kHeads) != key.size(kHeads)) continue;
-    Strategy& strategy = strategies.emplace_back(whole_inputs(call));
-    place_mask(strategy, call, query, key, dim);
-    place_all(strategy, call, dim);
+int input_named(const Call& call, const char* name) { return call.input_of(call.position(name)); }
+
+// The strategies of one axis for an attention or its backward.
+class AttentionStrategies {
+ public:
+  AttentionStrategies(const AxisCall& axis, bool is_backward)
+      : axis_(axis),
+        call_(axis.call),
+        is_backward_(is_backward),
+        mesh_(axis.layouts[0].mesh()),
+        query_(input_named(call_, "query")),
+        key_(input_named(call_, "key")) {}
+
+  void add(std::vector<Strategy>& strategies) const {
+    const std::size_t first = strategies.size();
+    for (int dim = 0; dim <= static_cast<int>(kSequence); ++dim) {
+      if (dim == kHeads && !shards_heads()) continue;
+      strategies.push_back(of_dim(dim));
+    }
+    if (has_whole_keys_elsewhere()) {
+      strategies.push_back(of_ring());
+      if (shards_heads() && heads_of_part() >= axis_.ranks) strategies.push_back(of_heads());
+    }
+    prefer_choice(strategies, first);
   }
-}
+
+ private:
+  const Placement& current(int input) const {
+    return axis_.layouts[static_cast<std::size_t>(input)][axis_.axis];
+  }
+
+  // With fewer heads of keys than of queries, neighbouring queries share heads, which must be on
+  // one rank.
+  bool shards_heads() const {
+    const std::int64_t heads = call_.input(key_).size(kHeads);
+    return call_.input(query_).size(kHeads) == heads || heads % axis_.parts(key_, kHeads) == 0;
+  }
+
+  // The heads of keys that the ranks along the axis have together.
+  std::int64_t heads_of_part() const {
+    const std::int64_t others = axis_.parts(key_, kHeads) / axis_.ranks;
+    return (call_.input(key_).size(kHeads) + others - 1) / others;
+  }
+
+  // The kernels of a sharded sequence of keys work along one axis.
+  bool has_whole_keys_elsewhere() const { return axis_.parts(key_, kSequence) == axis_.ranks; }
+
+  // The bytes of an input that the ranks along the axis have together.
+  double bytes(int input) const {
+    const at::Tensor& tensor = call_.input(input);
+    double bytes = static_cast<double>(tensor.numel() * tensor.element_size());
+    const Layout& layout = axis_.layouts[static_cast<std::size_t>(input)];
+    for (int other = 0; other < mesh_.num_axes(); ++other) {
+      if (other != axis_.axis && layout[other].is_shard()) {
+        bytes /= static_cast<double>(mesh_.size(other));
+      }
+    }
+    return bytes;
+  }
+
+  // Sharded along `dim`; if that is the sequence, keys and values are whole.
+  Strategy of_dim(int dim) const {
+    const bool are_keys_cut = dim != kSequence;
+    Strategy strategy = whole_inputs(call_);
+    place_all(strategy, dim, are_keys_cut);
+    strategy.kernel = is_backward_ ? attention_backward : attention;
+    // What is sharded along the sequence is needed so again afterwards.
+    if (dim == kHeads && current(query_).is_shard(kSequence)) {
+      const double results = bytes(query_) + (is_backward_ ? 2 * bytes(key_) : 0);
+      strategy.seconds = heads_seconds(mesh_, axis_.axis, results * padding(), is_backward_) / 2;
+    }
+    // The gradients of gathered keys and values are sums that are still to be made.
+    if (is_backward_ && !are_keys_cut && current(key_).is_shard()) {
+      const DeviceMesh::State& state = *mesh_.state();
+      const cluster::LocalCopy copy = copy_along(state, axis_.axis, kCopyOfProcessor);
+      strategy.seconds =
+          2 * (copy.seconds + bytes(key_) / copy.bytes_per_second +
+               seconds_along(state, axis_.axis, Collective::kReduceScatter, bytes(key_)));
+    }
+    return strategy;
+  }
+
+  // Places queries and what belongs to them, the mask and the results.
+  void place_all(Strategy& strategy, int dim, bool are_keys_cut) const {
+    place_mask(strategy, call_, call_.input(query_), call_.input(key_), dim);
+    for (const char* name : {"grad_out", "query", "out", "logsumexp"}) {
+      place(strategy, call_, name, Shard{dim});
+    }
+    if (are_keys_cut) {
+      for (const char* name : {"key", "value"}) place(strategy, call_, name, Shard{dim});
+    }
+    const Placement of_keys = are_keys_cut ? Placement(Shard{dim}) : Placement(Partial{});
+    strategy.outputs = {Shard{dim}, is_backward_ ? of_keys : Placement(Shard{dim})};
+    if (is_backward_) strategy.outputs.push_back(of_keys);
+  }
+
+  Strategy of_ring() const {
+    Strategy strategy = whole_inputs(call_);
+    place_all(strategy, static_cast<int>(kSequence), /*are_keys_cut=*/true);
+    strategy.kernel = is_backward_ ? ring_attention_backward : ring_attention;
+    strategy.is_copy = true;
+    strategy.seconds = ring_seconds(mesh_, axis_.axis, bytes(key_), bytes(key_), is_backward_);
+    return strategy;
+  }
+
+  Strategy of_heads() const {
+    Strategy strategy = whole_inputs(call_);
+    place_all(strategy, static_cast<int>(kSequence), /*are_keys_cut=*/true);
+    // The kernel takes the rows and heads of the mask that it needs.
+    place(strategy, call_, "attn_mask", Replicate{});
+    strategy.kernel = is_backward_ ? attention_by_heads_backward : attention_by_heads;
+    strategy.is_copy = true;
+    const double times = is_backward_ ? 4 : 2;  // queries, output and their gradients; keys, values
+    strategy.seconds = heads_seconds(
+        mesh_, axis_.axis, times * (bytes(query_) + bytes(key_)) * padding(), is_backward_);
+    return strategy;
+  }
+
+  // Messages are as long as the rank with most heads needs.
+  double padding() const {
+    const std::int64_t heads = heads_of_part();
+    const std::int64_t most = (heads + axis_.ranks - 1) / axis_.ranks;
+    return static_cast<double>(most * axis_.ranks) / static_cast<double>(heads);
+  }
+
+  // Marks the strategies that the mesh asks for, where queries and keys are sharded along the
+  // sequence.
+  void prefer_choice(std::vector<Strategy>& strategies, std::size_t first) const {
+    const SequenceAttention choice = sequence_attention(*mesh_.state());
+    if (choice == SequenceAttention::kCheapest || !current(query_).is_shard(kSequence) ||
+        !current(key_).is_shard(kSequence)) {
+      return;
+    }
+    const auto is_asked_for = [&](const Strategy& strategy) {
+      switch (choice) {
+        case SequenceAttention::kRing:
+          return strategy.kernel == ring_attention || strategy.kernel == ring_attention_backward;
+        case SequenceAttention::kHeads:
+          return strategy.kernel == attention_by_heads ||
+                 strategy.kernel == attention_by_heads_backward;
+        default:
+          return !strategy.is_copy &&
+                 strategy.inputs[static_cast<std::size_t>(query_)].is_shard(kSequence);
+      }
+    };
+    bool is_found = false;
+    for (std::size_t i = first; i < strategies.size(); ++i) {
+      strategies[i].is_preferred = is_asked_for(strategies[i]);
+      is_found = is_found || strategies[i].is_preferred;
+    }
+    // Where several axes shard the sequence of keys, those that come first gather it.
+    if (is_found || !has_whole_keys_elsewhere()) return;
+    throw UsageError(
+        join_message("attention by heads along axis ", mesh_.axis_name(axis_.axis), " of ",
+                     axis_.ranks, " ranks was given queries of ", call_.input(query_).sizes(),
+                     " and keys of ", call_.input(key_).sizes(), ", whose ",
+                     call_.input(key_).size(kHeads), " heads cannot be divided over the ranks"),
+        "set Plan::sequence_attention to kCheapest or kRing, or take an axis of fewer ranks");
+  }
+
+  const AxisCall& axis_;
+  const Call& call_;
+  bool is_backward_;
+  DeviceMesh mesh_;
+  int query_;
+  int key_;
+};
 
 void attention_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
-  add_cuts(axis.call, strategies, [](Strategy& strategy, const Call& call, int dim) {
-    place(strategy, call, "query", Shard{dim});
-    if (dim != kSequence) {
-      place(strategy, call, "key", Shard{dim});
-      place(strategy, call, "value", Shard{dim});
-    }
-    strategy.outputs = {Shard{dim}, Shard{dim}};
-    strategy.kernel = attention;
-  });
+  AttentionStrategies(axis, /*is_backward=*/false).add(strategies);
 }
 
 void attention_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
-  add_cuts(axis.call, strategies, [](Strategy& strategy, const Call& call, int dim) {
-    for (const char* name : {"grad_out", "query", "out", "logsumexp"}) {
-      place(strategy, call, name, Shard{dim});
+  AttentionStrategies(axis, /*is_backward=*/true).add(strategies);
+}
+
+void attention_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  if (decided.kernel == ring_attention || decided.kernel == ring_attention_backward) {
+    add_ring_exchanges(decided, exchanges);
+  }
+  if (decided.kernel == attention_by_heads || decided.kernel == attention_by_heads_backward) {
+    add_heads_exchanges(decided, exchanges);
+  }
+}
+
+// Counts the scores that a causal mask leaves to each rank along the axes that shard the queries.
+// Attention by heads computes all queries of its heads.
+double attention_imbalance(const DecidedCall& decided) {
+  const Call& call = decided.call;
+  if (!call.boolean(call.position("is_causal")) || decided.kernel == attention_by_heads ||
+      decided.kernel == attention_by_heads_backward) {
+    return 1;
+  }
+  const int query = input_named(call, "query");
+  const std::int64_t keys = call.input(input_named(call, "key")).size(kSequence);
+  const Layout& layout = decided.inputs[static_cast<std::size_t>(query)];
+  std::int64_t parts = 1;
+  for (const int axis : layout.axes_of(kSequence)) parts *= layout.mesh().size(axis);
+  double most = 0;
+  double all = 0;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const Extent rows = part_of(call.input(query).size(kSequence), parts, part);
+    double scores = 0;
+    for (std::int64_t row = rows.offset; row < rows.offset + rows.size; ++row) {
+      scores += static_cast<double>(std::min(row + 1, keys));
     }
-    const bool are_keys_cut = dim != kSequence;
-    if (are_keys_cut) {
-      place(strategy, call, "key", Shard{dim});
-      place(strategy, call, "value", Shard{dim});
-    }
-    const Placement of_keys = are_keys_cut ? Placement(Shard{dim}) : Placement(Partial{});
-    strategy.outputs = {Shard{dim}, of_keys, of_keys};
-    strategy.kernel = attention_backward;
-  });
+    most = std::max(most, scores);
+    all += scores;
+  }
+  return all > 0 ? most * static_cast<double>(parts) / all : 1;
 }
 
 std::vector<at::Tensor> attention_shapes(const Call& call) {
@@ -247,13 +386,17 @@ void add_attention_rules(NamedRules& rules) {
              {.strategies = efficient_backward_strategies,
               .shapes = efficient_backward_shapes,
               .flops = backward_flops});
-  family.add(
-      "_scaled_dot_product_flash_attention_for_cpu",
-      {.strategies = attention_strategies, .shapes = attention_shapes, .flops = forward_flops});
+  family.add("_scaled_dot_product_flash_attention_for_cpu", {.strategies = attention_strategies,
+                                                             .shapes = attention_shapes,
+                                                             .flops = forward_flops,
+                                                             .exchanges = attention_exchanges,
+                                                             .imbalance = attention_imbalance});
   family.add("_scaled_dot_product_flash_attention_for_cpu_backward",
              {.strategies = attention_backward_strategies,
               .shapes = attention_backward_shapes,
-              .flops = backward_flops});
+              .flops = backward_flops,
+              .exchanges = attention_exchanges,
+              .imbalance = attention_imbalance});
 }
 
 }  // namespace trireme::tensor

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear, kept whole: its input may be sharded along any leading dim. Decomposed, the leading dims
 // would be folded into one.
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
 
@@ -18,7 +19,12 @@ void linear_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) 
     contraction.inputs.push_back({"n"});
     contraction.added = {2};
   }
+  const std::size_t first = strategies.size();
   add_strategies(axis.call, contraction, strategies);
+  // The second letter is the sequence of [batch, sequence, features].
+  if (axis.call.input(0).dim() == 3 && begins_sequence(axis, 0, 1)) {
+    strategies[first + 1].is_preferred = true;
+  }
 }
 
 // The inputs are the input of forward, the gradient of its output, and the weight.
