@@ -8,6 +8,7 @@
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dispatch/rule_checks.h>
 #include <trireme/tensor/rules/rule_table.h>
+#include <trireme/tensor/sequence_attention.h>
 
 #include <algorithm>
 #include <limits>
@@ -379,6 +380,16 @@ c10::SmallVector<std::int64_t, 4> coordinate_here(const DeviceMesh& mesh) {
   c10::SmallVector<std::int64_t, 4> coordinate(static_cast<std::size_t>(mesh.num_axes()), 0);
   if (mesh.contains_this_rank()) std::ranges::copy(mesh.coordinate(), coordinate.begin());
   return coordinate;
+}
+
+bool needs_decision(const Rule* rule, const Layout& replicated) {
+  if (rule == nullptr) return false;
+  if (rule->kernel != nullptr || !rule->begins_sequences) return rule->kernel != nullptr;
+  const DeviceMesh::State& mesh = *replicated.mesh_state();
+  for (int axis = 0; axis < static_cast<int>(mesh.axes.size()); ++axis) {
+    if (shards_sequences(mesh, axis)) return true;
+  }
+  return false;
 }
 
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,

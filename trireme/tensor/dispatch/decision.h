@@ -66,6 +66,10 @@ struct Decision {
   std::vector<c10::IntArrayRef> input_sizes, output_sizes;
 };
 
+/// Returns true if a call needs a decision although all of its inputs are replicated.
+/// @param rule null if the operator has none.
+bool needs_decision(const Rule* rule, const Layout& replicated);
+
 /// Decides how to run a call. The decision depends only on what is equal on all ranks, except for
 /// the local arguments. Throws UsageError where the operator has no rule, where inputs are on
 /// different meshes, and where a view would need communication that is not allowed.

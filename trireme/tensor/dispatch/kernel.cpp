@@ -496,9 +496,7 @@ void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveLocal);
   if (scan.first == nullptr) refuse_distributed_out(facts);
   if (notes_plain_inputs()) note_plain_inputs(facts, scan);
-  // A kernel of the rule runs on replicated inputs too, so such a call needs a decision.
-  const bool has_kernel = facts.rule != nullptr && facts.rule->kernel != nullptr;
-  if (scan.is_replicated && !has_kernel) {
+  if (scan.is_replicated && !needs_decision(facts.rule, scan.first->layout)) {
     run_on_replicated(facts, op, stack, scan);
     return;
   }

@@ -320,8 +320,7 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
   } else if (mode == Mode::kInstead && depends_on_values) {
     refuse_value(facts, scan, "a value, or a shape that depends on values");
   }
-  const bool has_kernel = rule != nullptr && rule->kernel != nullptr;
-  if (scan.is_replicated && !has_kernel) {
+  if (scan.is_replicated && !needs_decision(rule, scan.first->layout)) {
     Call call = make_meta_call(op, facts, scan.inputs, arguments);
     if (depends_on_values) {
       prediction.replicated = scan.first->layout;

@@ -2,6 +2,7 @@
 #include <trireme/tensor/rules/across.h>
 
 #include <trireme/tensor/axis_links.h>
+#include <trireme/tensor/sequence_attention.h>
 
 #include <algorithm>
 

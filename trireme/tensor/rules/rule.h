@@ -241,6 +241,10 @@ struct Rule {
   /// input that is valid under one layout alone, such as a workspace.
   bool lists_all = false;
 
+  /// The strategies ask for shards of inputs that are whole, on a mesh with an axis along which
+  /// sequences are sharded (begins_sequence()).
+  bool begins_sequences = false;
+
   /// Always runs instead of the operator, also where everything is replicated (random numbers).
   LocalKernel kernel = nullptr;
 

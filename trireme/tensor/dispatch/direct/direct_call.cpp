@@ -44,7 +44,7 @@ bool DirectCall::is_ready() {
   if (facts_.returns_view && is_copy(scan_.inputs[0].meta)) return false;
   check_tensors(facts_, scan_);
   note_view(facts_, scan_);
-  if (scan_.is_replicated) {
+  if (scan_.is_replicated && !needs_decision(facts_.rule, scan_.first->layout)) {
     replicated_ = scan_.first->layout;
   } else {
     decision_ = find_decision(DecisionKey(facts_, scan_.inputs, {}));

@@ -197,7 +197,9 @@ std::vector<at::Tensor> one_hot_shape(const Call& call) {
 
 void add_embedding_rules(NamedRules& rules) {
   FamilyRules family(rules, "embeddings");
-  family.add("embedding", {.strategies = embedding_strategies, .shapes = embedding_shape});
+  family.add(
+      "embedding",
+      {.strategies = embedding_strategies, .shapes = embedding_shape, .begins_sequences = true});
   // A kernel of the rule, since the rows may be sharded though gradient and indices are whole.
   family.add({"embedding_backward", "embedding_dense_backward"},
              {.strategies = embedding_backward_strategies,

@@ -80,7 +80,8 @@ double linear_backward_flops(const Call& call) {
 
 void add_linear_rules(NamedRules& rules) {
   FamilyRules family(rules, "matrix products");
-  family.add("linear", {.strategies = linear_strategies, .flops = linear_flops});
+  family.add("linear",
+             {.strategies = linear_strategies, .flops = linear_flops, .begins_sequences = true});
   family.add("linear_backward", {.strategies = linear_backward_strategies,
                                  .shapes = linear_backward_shapes,
                                  .flops = linear_backward_flops,

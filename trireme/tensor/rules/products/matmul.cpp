@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products: mm, bmm, addmm and others; matmul is kept whole.
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/products/double_backward.h>
@@ -81,10 +82,16 @@ MatmulTerms matmul_terms(const at::Tensor& self, const at::Tensor& other) {
 
 void matmul_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const MatmulTerms terms = matmul_terms(axis.call.input(0), axis.call.input(1));
+  const std::size_t first = strategies.size();
   add_strategies(
       axis.call,
       {.inputs = {{terms.self}, {terms.other}}, .outputs = {{terms.result}}, .linear = {0, 1}},
       strategies);
+  // A linear layer: the second letter is the sequence of [batch, sequence, features].
+  if (axis.call.input(0).dim() == 3 && axis.call.input(1).dim() == 2 &&
+      begins_sequence(axis, 0, 1)) {
+    strategies[first + 1].is_preferred = true;
+  }
 }
 
 double matmul_flops(const Call& call) {
@@ -138,7 +145,8 @@ void add_matmul_rules(NamedRules& rules) {
   family.add("addr", product("mn,m,n->mn", {1, 2}, {0}));
   family.add("baddbmm", product("bmn,bmk,bkn->bmn", {1, 2}, {0}));
   family.add("addbmm", product("mn,bmk,bkn->mn", {1, 2}, {0}));
-  family.add("matmul", {.strategies = matmul_strategies, .flops = matmul_flops});
+  family.add("matmul",
+             {.strategies = matmul_strategies, .flops = matmul_flops, .begins_sequences = true});
   family.add("matmul_backward", {.strategies = matmul_backward_strategies,
                                  .shapes = matmul_backward_shapes,
                                  .flops = matmul_backward_flops,
