@@ -25,7 +25,7 @@ namespace trireme::predict {
 
 /// One collective that a plan causes.
 struct ExplainedCommunication {
-  std::string collective;  ///< the kind, such as `all-reduce`
+  std::string collective;  ///< the kind, such as `all-reduce`; `ring`: messages of ring attention
   std::string axis;        ///< the axis of the plan's mesh that it runs along
   double bytes = 0;        ///< bytes sent by the rank with the largest parts (trireme::bytes_sent)
   double seconds = 0;      ///< the estimated time, including copies before and after

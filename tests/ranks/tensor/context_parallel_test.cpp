@@ -30,8 +30,11 @@
 namespace trireme {
 namespace {
 
+using predict::Explanation;
+using ::testing::AllOf;
 using testing::expect_close;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::run_ranks;
 
 constexpr double kBound = 1e-11;
@@ -45,11 +48,11 @@ struct Subject {
   std::function<torch::Tensor(std::int64_t first, std::int64_t rows)> loss;
 };
 
-// Ranks are threads and share the generator.
+std::mutex seeding;  // ranks are threads and share the generator
+
 template <typename Make>
 auto seeded(const Make& make) {
-  static std::mutex mutex;
-  const std::scoped_lock lock(mutex);
+  const std::scoped_lock lock(seeding);
   torch::manual_seed(7);
   auto model = make();
   model->to(torch::kDouble);
@@ -176,8 +179,8 @@ void expect_same(const Case& one, const Plan& plan, const comm::Group& group) {
   const auto parameters = cut.module->named_parameters();
   for (const auto& item : plain.module->named_parameters()) {
     // Gradients of the biases of keys are zero, but for rounding.
-    EXPECT_TRUE(torch::allclose(full(parameters[item.key()].grad()), item.value().grad(), kBound,
-                                1e-15))
+    EXPECT_TRUE(
+        torch::allclose(full(parameters[item.key()].grad()), item.value().grad(), kBound, 1e-15))
         << one.name << " on " << group.size() << ": " << item.key();
   }
 }
@@ -282,17 +285,69 @@ TEST(ContextParallel, TrainingStepRunsItWithAndWithoutStages) {
   }
 }
 
-// Every activation with a dim for the sequence is a part of it, from the embedding to the loss, and
-// only attention communicates.
+Explanation explained(const Case& one, const Plan& plan, std::int64_t rows = kRows) {
+  Subject subject = one.make();
+  return predict::explain(*subject.module, plan, [&] { return subject.loss(0, rows); });
+}
+
+// From the embedding to the loss of a row, every operator on features has a part of the sequence,
+// and only attention communicates.
 TEST(ContextParallel, ActivationsAreParts) {
-  for (const Case& one : cases()) {
-    Subject subject = one.make();
+  for (const Case& one : {cases()[0], cases()[1], cases()[2]}) {
     Plan plan = plan_of(one, {{"context", 2}});
     plan.sequence_attention = SequenceAttention::kRing;
-    const auto explanation =
-        predict::explain(*subject.module, plan, [&] { return subject.loss(0, kRows); });
-    std::cerr << predict::to_string(explanation);
+    const Explanation explanation = explained(one, plan, 1);
+    int rings = 0;
+    for (const predict::ExplainedOperator& op : explanation.operators) {
+      for (const predict::ExplainedCommunication& sent : op.communication) {
+        if (sent.collective == "ring") {
+          EXPECT_THAT(op.call.name, HasSubstr("flash_attention"));
+          ++rings;
+        } else {
+          EXPECT_LE(sent.bytes, 16) << one.name << ": " << op.call.name;  // the sum of the loss
+        }
+      }
+      for (const tensor::DryRunTensor& result : op.call.outputs) {
+        const bool has_sequence =
+            std::ranges::find(result.sizes, kTokens) != result.sizes.end() && !op.is_backward;
+        if (!has_sequence || op.call.name.starts_with("aten::embedding")) continue;
+        EXPECT_TRUE(result.layout["context"].is_shard()) << one.name << ": " << op.call.name;
+      }
+    }
+    EXPECT_EQ(rings, 6) << one.name;  // of two blocks: one forward, two backward
   }
+}
+
+TEST(ContextParallel, ExplainSaysHowAttentionRuns) {
+  const Case one = cases().front();
+  const auto text_of = [&](SequenceAttention attention) {
+    Plan plan = plan_of(one, {{"context", 2}});
+    plan.sequence_attention = attention;
+    return to_string(explained(one, plan));
+  };
+  EXPECT_THAT(text_of(SequenceAttention::kRing),
+              AllOf(HasSubstr("keys and values travel while blocks are computed"),
+                    HasSubstr("context ring           forward        2 times"),
+                    HasSubstr("context ring           backward       4 times")));
+  EXPECT_THAT(text_of(SequenceAttention::kHeads),
+              HasSubstr("heads in place of the sequence while attention is computed"));
+  EXPECT_THAT(text_of(SequenceAttention::kGather), Not(HasSubstr("ring  ")));
+}
+
+// The last rank sees all keys, the first one a part of them.
+TEST(ContextParallel, ExplainCountsTheBusiestRank) {
+  const Case one = cases().front();
+  const auto flops_of = [&](SequenceAttention attention) {
+    Plan plan = plan_of(one, {{"context", 2}});
+    plan.sequence_attention = attention;
+    for (const predict::ExplainedOperator& op : explained(one, plan).operators) {
+      if (op.call.name.find("flash_attention") != std::string::npos) return op.flops();
+    }
+    return 0.0;
+  };
+  // Of 66 scores under the mask of 11 tokens, the ranks compute 21 and 45.
+  EXPECT_NEAR(flops_of(SequenceAttention::kRing) / flops_of(SequenceAttention::kHeads), 90.0 / 66,
+              1e-12);
 }
 
 }  // namespace

@@ -99,6 +99,20 @@ TEST(ModelOnMesh, TrainsEvaluatesAndPredictsAsWithDataAlone) {
   }
 }
 
+TEST(ModelOnMesh, TrainsOnPartsOfSequences) {
+  Outcome expected;
+  run_ranks(1, [&](const comm::Group& group) { expected = train({}, group); });
+  run_ranks(2, [&](const comm::Group& group) {
+    const Outcome outcome = train({.mesh = {{"context", 2}}}, group);
+    EXPECT_NEAR(outcome.history.epochs.back().loss, expected.history.epochs.back().loss, 1e-9);
+    EXPECT_NEAR(outcome.evaluation.loss, expected.evaluation.loss, 1e-9);
+    EXPECT_TRUE(torch::allclose(outcome.predicted, expected.predicted, 1e-9, 1e-9));
+    for (std::size_t i = 0; i < outcome.parameters.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(outcome.parameters[i], expected.parameters[i], 1e-9, 1e-9));
+    }
+  });
+}
+
 TEST(ModelOnMesh, StopsOnAllRanksWhereOneWishes) {
   run_ranks(4, [](const comm::Group& group) {
     LambdaCallback stopping({.step_end = [&](const StepEndContext& step) {

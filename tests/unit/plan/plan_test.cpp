@@ -85,6 +85,18 @@ TEST(Plan, RefusesAnAxisThatNoLayoutNames) {
   EXPECT_THAT(error_of(plan, 2), HasSubstr("did you mean 'tensor'?"));
 }
 
+TEST(Plan, AnAxisContextNeedsNoLayouts) {
+  const Plan plan = {.mesh = {{"data", 2}, {"context", 2}}};
+  EXPECT_THAT(plan_problems(plan, {.ranks = 4, .entry = PlanEntry::kParallelize}),
+              ::testing::IsEmpty());
+  EXPECT_THAT(plan_problems(plan, {.ranks = 4, .entry = PlanEntry::kTrainingStep}),
+              ::testing::IsEmpty());
+  EXPECT_TRUE(shares_work(plan));
+  EXPECT_THAT(to_string(plan), HasSubstr("sequence attention   cheapest\n"));
+  EXPECT_THAT(to_string(Plan{.sequence_attention = SequenceAttention::kHeads}),
+              HasSubstr("sequence attention   heads\n"));
+}
+
 TEST(Plan, CutsStateAmongRanksAlongData) {
   Plan plan = on_mesh({{"data", 4}, {"tensor", 2}});
   plan.shard_ranks = 8;

@@ -17,7 +17,7 @@ using tensor::Exchange;
 
 ExplainedCommunication line_of(const Exchange& exchange, const DeviceMesh& mesh, std::string tensor,
                                std::string asked_by) {
-  return {.collective = name_of(exchange.collective),
+  return {.collective = exchange.overlaps ? "ring" : name_of(exchange.collective),
           .axis = mesh.axis_name(exchange.axis),
           .bytes = exchange.bytes_sent,
           .seconds = exchange.seconds,

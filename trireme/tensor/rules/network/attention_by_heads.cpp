@@ -127,10 +127,8 @@ void add_heads_exchanges(const DecidedCall& decided, std::vector<Exchange>& exch
   const int axis = decided.inputs[is_backward(decided) ? 2 : 1].axes_of(kSequence)[0];
   const std::size_t first = exchanges.size();
   const auto add = [&](const at::Tensor& tensor, const Layout& from, const Layout& to) {
-    for (const RedistributionStep& step :
-         Redistribution(tensor.sizes(), tensor.scalar_type(), from, to).steps()) {
-      add_step(step, exchanges);
-    }
+    const Redistribution path(tensor.sizes(), tensor.scalar_type(), from, to);
+    for (const RedistributionStep& step : path.steps()) add_step(step, exchanges);
   };
   for (int i = 0; i < num_inputs; ++i) {
     const Layout& layout = decided.inputs[static_cast<std::size_t>(i)];

@@ -294,8 +294,8 @@ void add_ring_exchanges(const DecidedCall& decided, std::vector<Exchange>& excha
   if (is_backward) add_exchange(mesh, axis, Collective::kReduceScatter, bytes, exchanges);
   for (std::size_t i = first; i < exchanges.size(); ++i) {
     exchanges[i].overlaps = true;
-    exchanges[i].reason = i == first ? "ring: keys and values travel while blocks are computed"
-                                     : "ring: gradients of keys and values travel behind them";
+    exchanges[i].reason = i == first ? "keys and values travel while blocks are computed"
+                                     : "gradients of keys and values travel behind them";
   }
 }
 
