@@ -46,6 +46,11 @@ def layer(peer, case="GPT layer, 2 ranks"):
                       unit="ms")
 
 
+def attention(ours, peer, peer_key, case):
+    return Comparison(case=f"attention of 8192 tokens, 2 ranks, {case}", ours="ours", peer=peer, peer_name=peer_key,
+                      ours_key=ours, peer_key=peer_key, unit="ms")
+
+
 SWEEPS = [
     Sweep(
         name="operators on distributed tensors",
@@ -73,5 +78,18 @@ SWEEPS = [
         comparisons=(layer("dtensor"), layer("plain", "GPT layer, 2 ranks, against 1 thread"),
                      layer("one_process", "GPT layer, 2 ranks, against 2 threads")),
         smoke=("--calls", "1", "--samples", "3"),
+    ),
+    Sweep(
+        name="causal attention of a sequence cut over ranks, forward and backward",
+        programs={
+            "ours": Program(trireme_run(2, BIN / "bench_sequence_attention"), milliseconds, ONE_THREAD),
+            "one_thread": Program((BIN / "bench_sequence_attention", "--threads", 1), milliseconds, ONE_THREAD),
+            "two_threads": Program((BIN / "bench_sequence_attention", "--threads", 2), milliseconds, TWO_THREADS),
+        },
+        comparisons=(attention("ring", "ours", "gather", "ring"), attention("heads", "ours", "gather", "heads"),
+                     attention("ring", "one_thread", "plain", "ring, against 1 thread"),
+                     attention("heads", "one_thread", "plain", "heads, against 1 thread"),
+                     attention("heads", "two_threads", "plain", "heads, against 2 threads")),
+        smoke=("--tokens", "256", "--samples", "2"),
     ),
 ]

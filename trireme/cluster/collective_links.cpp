@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/cluster/collective_links.h>
 
+#include <trireme/cluster/operator_time.h>
 #include <trireme/cluster/units.h>
 
 #include <algorithm>
@@ -45,10 +46,24 @@ LocalCopy slowest_copy(const Cluster& cluster) {
   return slowest;
 }
 
+AttentionRate slowest_attention(const Cluster& cluster) {
+  AttentionRate slowest;
+  for (const Hosts& hosts : cluster.hosts) {
+    const DeviceKind& kind = cluster.device(hosts.device);
+    const double share = kind.efficiency.product * kind.attention_share;
+    const auto lower = [&](double& rate, double of_kind) {
+      rate = rate == 0 ? of_kind * share : std::min(rate, of_kind * share);
+    };
+    lower(slowest.float32, peak_flops(kind, "float32"));
+    lower(slowest.half, peak_flops(kind, "bfloat16"));
+  }
+  return slowest;
+}
+
 }  // namespace
 
 bool operator==(const CollectiveLinks& a, const CollectiveLinks& b) noexcept {
-  return a.copy == b.copy &&
+  return a.copy == b.copy && a.attention == b.attention &&
          std::ranges::equal(a.links_, b.links_, [](const Link& one, const Link& other) {
            return one.latency == other.latency && one.bytes_per_second == other.bytes_per_second;
          });
@@ -59,6 +74,7 @@ CollectiveLinks collective_links(const Cluster& cluster, const GroupShape& shape
   if (shape.ranks <= 1) return links;
   for (const Collective kind : kKinds) links.set(kind, link_of(cluster, kind, shape));
   if (const LocalCopy copy = slowest_copy(cluster); copy.bytes_per_second > 0) links.copy = copy;
+  links.attention = slowest_attention(cluster);
   return links;
 }
 

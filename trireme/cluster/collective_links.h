@@ -21,6 +21,14 @@ struct LocalCopy {
   bool operator==(const LocalCopy&) const = default;
 };
 
+/// The rates at which a device computes fused attention, in FLOP/s. 0: it has no such type.
+struct AttentionRate {
+  double float32 = 0;  ///< of single precision
+  double half = 0;     ///< of fp16 and bf16
+
+  bool operator==(const AttentionRate&) const = default;
+};
+
 /// One link for each kind of collective, since the kinds take other algorithms and have curves of
 /// their own. A plain value; by default all links are the default Link.
 class CollectiveLinks {
@@ -37,7 +45,10 @@ class CollectiveLinks {
   /// The copies of the slowest device of the group; nothing if it is not known.
   std::optional<LocalCopy> copy{};
 
-  /// Returns true if latency and bandwidth of all kinds, and copies, are equal.
+  /// The attention of the slowest device of the group; nothing if it is not known.
+  std::optional<AttentionRate> attention{};
+
+  /// Returns true if latency and bandwidth of all kinds, and what devices do, are equal.
   friend bool operator==(const CollectiveLinks& a, const CollectiveLinks& b) noexcept;
 
  private:
@@ -52,7 +63,7 @@ class CollectiveLinks {
 ///
 /// Within one host this is the link of the host, unless collectives were measured there. Across
 /// hosts it is that of the faster algorithm at each of the two sizes. Returns default links for one
-/// rank. Copies are those of the device with the slowest memory. Throws UsageError for a cluster
+/// rank. Copies and attention are those of the slowest device. Throws UsageError for a cluster
 /// without the links that the group needs.
 CollectiveLinks collective_links(const Cluster& cluster, const GroupShape& shape);
 

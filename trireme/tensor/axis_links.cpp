@@ -90,6 +90,15 @@ cluster::LocalCopy copy_along(const DeviceMesh::State& mesh, int axis,
                           : (*links)[static_cast<std::size_t>(axis)].copy.value_or(otherwise);
 }
 
+double attention_flops_along(const DeviceMesh::State& mesh, int axis, bool is_half) noexcept {
+  constexpr double kOfProcessor = 5e10;
+  const AxisLinks* const links = links_of(mesh);
+  if (links == nullptr) return kOfProcessor;
+  const auto& rate = (*links)[static_cast<std::size_t>(axis)].attention;
+  const double flops = rate ? (is_half ? rate->half : rate->float32) : 0;
+  return flops > 0 ? flops : kOfProcessor;
+}
+
 double seconds_along(const DeviceMesh::State& mesh, int axis, Collective collective, double bytes) {
   return seconds(collective, bytes, mesh.axes[static_cast<std::size_t>(axis)].size,
                  link_along(mesh, axis, collective));

@@ -15,6 +15,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <mutex>
@@ -247,6 +248,38 @@ TEST(SequenceAttention, RefusesHeadsThatCannotBeDivided) {
                 AllOf(HasSubstr("along axis context of 3 ranks"), HasSubstr("[1, 4, 6, 4]"),
                       HasSubstr("[1, 2, 6, 4]"), HasSubstr("2 heads"), HasSubstr("kRing")));
   });
+}
+
+TEST(SequenceAttention, RunsOverEveryEngine) {
+  for (const char* engine : {"threads", "gloo", "shm"}) {
+    testing::engine_of_ranks = engine;
+    run_ranks(3, [](const comm::Group& group) {
+      const DeviceMesh mesh(group, {{"context", 3}});
+      const Case one = {"long messages", {1, 4, 600, 32}, {1, 4, 600, 32}, true};
+      for (const auto choice : {SequenceAttention::kRing, SequenceAttention::kHeads}) {
+        tensor::set_sequence_attention(mesh, choice);
+        expect_same(one, mesh, Layout(mesh, {Shard{2}}), torch::kFloat, 2e-5, group.engine());
+      }
+    });
+  }
+}
+
+TEST(SequenceAttention, EndsWhereARankIsMissing) {
+  const auto thrown = testing::run_ranks_catching(
+      3,
+      [](const comm::Group& group) {
+        const DeviceMesh mesh(group, {{"context", 3}});
+        tensor::set_sequence_attention(mesh, SequenceAttention::kRing);
+        const auto x =
+            distribute(random_tensor({1, 2, 6, 4}, torch::kDouble, 1), Layout(mesh, {Shard{2}}));
+        if (group.rank() == 1) return;
+        torch::scaled_dot_product_attention(x, x, x);
+      },
+      std::chrono::seconds(2));
+  EXPECT_FALSE(thrown[1]);
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_THAT(testing::message_of<CommError>(thrown[rank]), HasSubstr("rank 1")) << rank;
+  }
 }
 
 // The largest number of bytes that LibTorch holds for tensors during `call`, beyond those before.

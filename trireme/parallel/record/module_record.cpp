@@ -228,7 +228,7 @@ class Recording {
     }
     made.is_view = traits.is_view && !call.gathers_view;
     if (!traits.is_view) {
-      made.counted_flops = call.flops_of_rank();
+      made.counted_flops = call.flops / static_cast<double>(call.ranks_at_work);
     }
     if (traits.writes_input && !call.inputs.empty())
       made.writes_to = root_of(call.inputs[0].made_by);

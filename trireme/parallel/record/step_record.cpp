@@ -33,7 +33,8 @@ std::string_view lasting_dtype(const std::string& name) {
 json to_json(const OperatorCall& call) {
   json transfers = json::array();
   for (const Transfer& transfer : call.transfers) {
-    transfers.push_back({static_cast<int>(transfer.collective), transfer.axis, transfer.bytes});
+    transfers.push_back(
+        {static_cast<int>(transfer.collective), transfer.axis, transfer.bytes, transfer.overlaps});
   }
   return {call.name,         call.module,       static_cast<int>(call.work.kind),
           call.work.flops,   call.work.bytes,   std::string(call.work.dtype),
@@ -59,7 +60,8 @@ OperatorCall call_of(const json& value) {
   for (const json& transfer : value.at(next++)) {
     call.transfers.push_back({.collective = static_cast<Collective>(transfer.at(0).get<int>()),
                               .axis = transfer.at(1).get<std::string>(),
-                              .bytes = transfer.at(2).get<double>()});
+                              .bytes = transfer.at(2).get<double>(),
+                              .overlaps = transfer.at(3).get<bool>()});
   }
   take(call.result_bytes);
   take(call.gradient_bytes);
