@@ -12,6 +12,7 @@
 #include <trireme/comm/check_values.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/differentiable.h>
+#include <trireme/comm/leaving.h>
 #include <trireme/comm/spawn.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/audio/audio_folder.h>

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <apps/trireme/rank_options.h>
 
+#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/cluster/cluster_file.h>
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/command_line.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -76,8 +78,16 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
       ->option_text("S");
   command
       .add_option("--grace", options.grace_seconds,
-                  "Seconds between SIGTERM and SIGKILL when ranks are stopped (default: 5)")
+                  "Seconds between SIGTERM and SIGKILL when ranks are stopped (default: 5), and "
+                  "for ranks that leave in time to finish a step and save (default: 30)")
       ->option_text("S");
+  command
+      .add_option("--max-time", options.max_time_seconds,
+                  "Running time in seconds after which ranks that train a Model with a Checkpoint "
+                  "save and exit with 75 (default: TRIREME_MAX_TIME, or none)")
+      ->option_text("S");
+  command.add_flag("--resume", options.resumes,
+                   "A Model goes on from the newest checkpoint of its Checkpoint, if there is one");
   command
       .add_option("--linger", options.linger_seconds,
                   "Seconds without CPU time after which ranks that continue after others have "
@@ -118,6 +128,20 @@ void apply_rank_options(const CLI::App& command, const RankOptions& options,
   give_plan(options.plan, run);
   if (command.count("--timeout") > 0) run.timeout = std::chrono::seconds(options.timeout_seconds);
   run.grace = seconds_of("--grace", options.grace_seconds, command.get_name());
+  if (command.count("--grace") > 0) {
+    run.leave_grace = run.grace;
+    run.environment.emplace_back("TRIREME_GRACE",
+                                 std::to_string(std::max<std::int64_t>(1, options.grace_seconds)));
+  } else {
+    run.leave_grace = Settings::from(Environment::of_process()).leave_grace;
+  }
+  if (command.count("--max-time") > 0) {
+    if (seconds_of("--max-time", options.max_time_seconds, command.get_name()).count() == 0) {
+      throw ConfigError("--max-time is 0, expected 1 second or more", "leave it out for no limit");
+    }
+    run.environment.emplace_back("TRIREME_MAX_TIME", std::to_string(options.max_time_seconds));
+  }
+  if (options.resumes) run.environment.emplace_back("TRIREME_RESUME", "latest");
   run.linger = seconds_of("--linger", options.linger_seconds, command.get_name());
   run.binding = kBindings.at(options.binding);
   run.output = kOutputs.at(options.output);

@@ -25,6 +25,8 @@ struct RankOptions {
   std::string output = "first";                          ///< --output
   std::int64_t timeout_seconds = 0;                      ///< --timeout
   std::int64_t grace_seconds = 5;                        ///< --grace
+  std::int64_t max_time_seconds = 0;                     ///< --max-time
+  bool resumes = false;                                  ///< --resume
   std::int64_t linger_seconds = 300;                     ///< --linger
   std::vector<std::string> variables;                    ///< --env
   std::string cluster;                                   ///< --cluster

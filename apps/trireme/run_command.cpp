@@ -26,7 +26,8 @@ last lines are shown. Ctrl-C stops all ranks; a second one kills them at once.)"
 
 constexpr const char* kFooter =
     R"(Exit code: 0 if all ranks exit with 0, otherwise that of the rank that failed first,
-or 128 plus the signal that ended it or the run; 1 if output was lost or a rank hung
+or 128 plus the signal that ended it or the run; 75 if the ranks were asked to leave
+(SIGTERM, SIGUSR1, --max-time) and have saved; 1 if output was lost or a rank hung
 after the others had exited; 2 if nothing could be started.
 
 Examples:
@@ -67,8 +68,8 @@ void accept_mpirun_words(std::vector<std::string>& words) {
   // Stops at the program, whose words are not ours. A flag has no value; other options have one.
   for (std::size_t i = 1; i < words.size() && words[i].starts_with('-'); ++i) {
     if (words[i] == "-np") words[i] = "-n";
-    constexpr std::array<std::string_view, 6> kFlags{"--dry-run", "--help", "-h",
-                                                     "--gloo",    "--mpi",  "--verbose"};
+    constexpr std::array<std::string_view, 7> kFlags{"--dry-run", "--help",    "-h",      "--gloo",
+                                                     "--mpi",     "--verbose", "--resume"};
     const bool is_flag = std::ranges::find(kFlags, words[i]) != kFlags.end();
     const bool has_value = words[i].find('=') != std::string::npos ||
                            (!words[i].starts_with("--") && words[i].size() > 2);

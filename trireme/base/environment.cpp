@@ -63,6 +63,20 @@ Settings Settings::from(const Environment& environment) {
   settings.dump_folder = environment.find("TRIREME_DUMP").value_or("");
   settings.cluster = environment.find("TRIREME_CLUSTER").value_or("");
   settings.plan = environment.find("TRIREME_PLAN").value_or("");
+  if (const auto seconds = environment.find_integer("TRIREME_GRACE", 1, kOneMonth)) {
+    settings.leave_grace = std::chrono::seconds{*seconds};
+  }
+  if (const auto seconds = environment.find_integer("TRIREME_MAX_TIME", 1, kOneMonth)) {
+    settings.max_time = std::chrono::seconds{*seconds};
+  }
+  if (const auto resume = environment.find("TRIREME_RESUME")) {
+    settings.resumes = *resume == "latest";
+    if (!settings.resumes) {
+      throw ConfigError(
+          join_message("environment variable TRIREME_RESUME is '", *resume, "', expected latest"),
+          "set TRIREME_RESUME=latest or unset it");
+    }
+  }
   if (const auto check = environment.find("TRIREME_CHECK")) {
     settings.check_values = *check == "values";
     if (!settings.check_values) {

@@ -4,6 +4,8 @@
 // an argument, so that tests can pass any values.
 #pragma once
 
+#include <trireme/base/leaving.h>
+
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -99,6 +101,18 @@ struct Settings {
   /// TRIREME_PLAN: the plan of a Model in place of the program's: `auto`, or a TOML file
   /// (requested_plan). `trireme run --plan` sets it. Empty otherwise.
   std::string plan;
+
+  /// TRIREME_GRACE: the time in seconds that a rank has to leave after it was asked to
+  /// (comm/leaving.h). `trireme run --grace` sets it. Default 30.
+  std::chrono::milliseconds leave_grace = kDefaultLeaveGrace;
+
+  /// TRIREME_MAX_TIME: the running time in seconds after which a rank leaves as if it were asked
+  /// to. `trireme run --max-time` sets it. By default there is none.
+  std::optional<std::chrono::milliseconds> max_time;
+
+  /// TRIREME_RESUME: with `latest`, a Model goes on from the newest checkpoint of its Checkpoint
+  /// callback. `trireme run --resume` sets it. By default the program decides.
+  bool resumes = false;
 
   /// The folder that caches measurements of this machine and plans: `trireme` in XDG_CACHE_HOME, or
   /// in

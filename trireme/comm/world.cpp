@@ -94,7 +94,8 @@ std::shared_ptr<comm::Watchdog> watch_over(const Run& run, const std::vector<lau
                      .is_near = entry.machine == own.machine && !own.process_space.empty() &&
                                 entry.process_space == own.process_space});
   }
-  const bool rank_0_serves = identity.master_address && !identity.launcher_hosts_store;
+  const bool rank_0_serves = (identity.master_address && !identity.launcher_hosts_store) ||
+                             identity.local_world_size != identity.world_size;
   return std::make_shared<comm::Watchdog>(run.store, identity.rank, std::move(ranks),
                                           rank_0_serves ? 0 : -1, round);
 }

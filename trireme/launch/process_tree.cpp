@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <fstream>
 #include <unordered_map>
 
@@ -137,7 +138,10 @@ std::vector<Process> children_of_main_thread(int parent, const std::filesystem::
   return processes;
 }
 
-bool send_signal(const Process& process, int signal) {
+namespace {
+
+// Sends a signal, with the information that goes with it if there is any.
+bool send(const Process& process, int signal, siginfo_t* information) {
   // The descriptor pins the process that has this number now. The start time then tells if it is
   // still the intended process.
   const UniqueFd pinned(static_cast<int>(::syscall(SYS_pidfd_open, process.id, 0)));
@@ -147,7 +151,21 @@ bool send_signal(const Process& process, int signal) {
   if (!pinned) return false;
   const auto now = read_process(std::to_string(process.id));
   if (!now || now->start_time != process.start_time) return false;
-  return ::syscall(SYS_pidfd_send_signal, pinned.get(), signal, nullptr, 0) == 0;
+  return ::syscall(SYS_pidfd_send_signal, pinned.get(), signal, information, 0) == 0;
+}
+
+}  // namespace
+
+bool send_signal(const Process& process, int signal) { return send(process, signal, nullptr); }
+
+bool send_ending(const Process& process, Ending ending) {
+  siginfo_t information{};
+  information.si_signo = SIGTERM;
+  information.si_code = SI_QUEUE;
+  information.si_pid = ::getpid();
+  information.si_uid = ::getuid();
+  information.si_value.sival_int = static_cast<int>(ending);
+  return send(process, SIGTERM, &information);
 }
 
 }  // namespace trireme::launch

@@ -3,6 +3,8 @@
 // sends signals in a way that cannot hit another process which has since got the same number.
 #pragma once
 
+#include <trireme/base/leaving.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -58,5 +60,8 @@ std::vector<Process> children_of_main_thread(int parent,
 /// Sends a signal to exactly this process. Returns false if it has ended or may not be signalled.
 /// Throws ConfigError if there are no free descriptors.
 bool send_signal(const Process& process, int signal);
+
+/// Sends SIGTERM with a meaning (base/leaving.h) in the same way.
+bool send_ending(const Process& process, Ending ending);
 
 }  // namespace trireme::launch

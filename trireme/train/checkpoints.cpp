@@ -96,6 +96,10 @@ void Checkpoint::on_epoch_end(const EpochEndContext& epoch) {
   if (saved_at_ != epoch.global_step) save(epoch.run, epoch.global_step);
 }
 
+void Checkpoint::save_now(const RunContext& run, std::int64_t global_step) {
+  if (saved_at_ != global_step) save(run, global_step);
+}
+
 void Checkpoint::save(const RunContext& run, std::int64_t global_step) {
   if (options_.asynchronous) {
     run.model.save_async(options_.save);

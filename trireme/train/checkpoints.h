@@ -48,6 +48,11 @@ class Checkpoint final : public Callback {
   void on_step_end(const StepEndContext& step) override;
   void on_epoch_end(const EpochEndContext& epoch) override;
 
+  /// Saves unless that step is saved already. Model calls it on all ranks before a run leaves.
+  void save_now(const RunContext& run, std::int64_t global_step);
+  /// Returns the settings.
+  const CheckpointOptions& options() const noexcept { return options_; }
+
  private:
   void save(const RunContext& run, std::int64_t global_step);
 

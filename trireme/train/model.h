@@ -68,6 +68,15 @@ concept BatchFunction =
       { function(batch) } -> std::convertible_to<at::Tensor>;
     };
 
+/// What a training with a Checkpoint callback does when the process is asked to leave, by SIGTERM,
+/// SIGUSR1 or the end of its running time (TRIREME_MAX_TIME). In the first two cases all ranks
+/// finish the same step and save, even if only one was asked.
+enum class AtLeaving {
+  kExit,    ///< ends the process with kLeaveExitCode (75); objects of main are not destroyed
+  kReturn,  ///< fit() and train() return, and is_leaving() is true
+  kIgnore,  ///< does not listen: SIGTERM and SIGUSR1 end the process
+};
+
 /// Settings of a Model.
 struct ModelOptions {
   /// The ranks that train together. This setting alone makes training parallel. It may be left out
@@ -110,6 +119,9 @@ struct ModelOptions {
   /// False if every pipeline is already the part of its rank. Only ranks that work on the same part
   /// are compared then.
   bool shards_data = true;
+  /// What to do when the process is asked to leave during a training that saves checkpoints. Ranks
+  /// that are threads of one process return in place of exiting.
+  AtLeaving at_leaving = AtLeaving::kExit;
 };
 
 /// Settings of Model::fit.
@@ -205,6 +217,12 @@ class Model {
   /// a step at the end of an epoch are not used. Later calls continue the numbers of epochs and
   /// steps.
   ///
+  /// If the process is asked to leave and a Checkpoint is among the callbacks, all ranks finish the
+  /// same step, save, and do what ModelOptions::at_leaving says. With TRIREME_RESUME=latest, the
+  /// first training of a model that was not resumed goes on from the newest checkpoint of the first
+  /// Checkpoint callback, or begins anew if there is none. Within an epoch, a run with another
+  /// number of ranks goes on after the same rows, if the model divides the data.
+  ///
   /// After `resume`, training skips the epochs and steps before the checkpoint. So the program
   /// makes the same calls as an uninterrupted one. With the same number of ranks it continues with
   /// the same data, random numbers and bits.
@@ -254,6 +272,10 @@ class Model {
   void request_stop() noexcept;
   /// Returns whether request_stop has ended the last training.
   bool is_stopped() const;
+
+  /// Returns whether the last training has ended because a rank was asked to leave. The position is
+  /// saved then. With AtLeaving::kExit, fit() and train() do not return in this case.
+  bool is_leaving() const;
 
   /// Makes the Checkpoint callbacks of all ranks save after the running step or the one about to
   /// begin, even if only one rank calls it. May be called from callbacks, other threads and signal

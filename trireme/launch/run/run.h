@@ -4,6 +4,7 @@
 // explains how it leaves no process behind.
 #pragma once
 
+#include <trireme/base/leaving.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/launch/run/run_control.h>
 
@@ -99,6 +100,9 @@ struct RunOptions {
   std::vector<std::pair<std::string, std::string>> environment;
   /// The time between SIGTERM and SIGKILL for ranks that must end.
   std::chrono::milliseconds grace{std::chrono::seconds{5}};
+  /// The time that ranks have to leave after SIGTERM: to finish their step and to save. Ranks that
+  /// do not end by themselves until a little later are killed.
+  std::chrono::milliseconds leave_grace = kDefaultLeaveGrace;
   /// The longest time that ranks may stay idle after another rank has ended successfully. Such
   /// ranks hang or are stopped, and are ended. With 0 or less, they are never ended.
   std::chrono::milliseconds linger{std::chrono::seconds{300}};
@@ -131,13 +135,15 @@ struct RunOptions {
 /// - 0 if all ranks end with 0;
 /// - the code of the rank that failed first, or 128 plus the signal that killed it, if no restarts
 ///   are left;
+/// - 75 (kLeaveExitCode) if the ranks were asked to leave and all have saved (comm/leaving.h);
 /// - 128 plus the signal by which the launcher was ended;
 /// - the code that the scheduler gives if it ends the run;
 /// - 1 if all ranks ended with 0, but their output could not be written, the store broke, or ranks
 ///   hung after others had ended.
 ///
 /// Must be called from the main thread, which must be the only thread until it returns, because it
-/// forks. Takes over SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH and SIGCHLD.
+/// forks. Takes over SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD and
+/// SIGUSR1, which it passes on to the ranks.
 /// Signals that are ignored stay ignored (nohup, background jobs), except SIGCHLD. Throws
 /// ConfigError if nothing could be started.
 int run(const RunOptions& options);

@@ -2,6 +2,7 @@
 #include <trireme/launch/run/supervisor.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/leaving.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/run/start_process.h>
 
@@ -273,22 +274,27 @@ void Supervisor::handle_signals() {
         }
         signal_running_ranks(SIGWINCH);
         break;
+      case SIGUSR1:
+        pass_on_user_signal();
+        break;
       default:
-        handle_stop_request(signal);
+        handle_stop_request(signal, static_cast<int>(info.ssi_pid));
     }
   }
 }
 
-void Supervisor::handle_stop_request(int signal) {
+void Supervisor::handle_stop_request(int signal, int sender) {
   is_cancelled_ = true;
+  const bool is_second = signal == SIGTERM && is_second_request(sender) && is_leaving_;
   if (phase_ != Phase::kRunning) {
     // This is the second Ctrl-C, or the ranks have failed or ended already and the user does not
     // want to wait.
-    if (signal == SIGTERM || signal == SIGHUP) return;
+    if ((signal == SIGTERM && !is_second) || signal == SIGHUP) return;
     wants_console_ = false;
     return kill_all();
   }
   stop_signal_ = signal;
+  is_leaving_ = signal == SIGTERM;
   // Move to a new line, because the terminal has shown `^C`.
   if (signal == SIGINT) consoles_.error.leave_line();
   say(join_message("got ", describe_signal(signal), ", ending ",
@@ -303,6 +309,7 @@ void Supervisor::rank_ended(Rank& rank) {
   rank.status = status;
   unwatch(rank.ended.get());
   rank.ended.reset();
+  note_leaving(rank);
   const bool failed = exit_code(status) != 0;
   if (failed) note_failure(rank);
   if (!failed) last_good_end_ = Clock::now();
@@ -456,26 +463,31 @@ void Supervisor::look_for_stragglers() {
 }
 
 void Supervisor::end_all() {
-  constexpr milliseconds kBeforeRestart{500};  // the others wait for a rank that is gone
   phase_ = Phase::kEnding;
-  deadline_ = Clock::now() + (wants_restart() || wants_to_rejoin()
-                                  ? std::min(options_.grace, kBeforeRestart)
-                                  : options_.grace);
+  deadline_ = Clock::now() + time_to_end();
   ask_all_to_end();
 }
 
+milliseconds Supervisor::time_to_end() const {
+  constexpr milliseconds kBeforeRestart{500};  // the others wait for a rank that is gone
+  if (is_leaving_) return options_.leave_grace + kBeyondLeaveGrace;
+  const bool starts_again = wants_restart() || wants_to_rejoin();
+  return starts_again ? std::min(options_.grace, kBeforeRestart) : options_.grace;
+}
+
 bool Supervisor::wants_restart() const {
-  return first_failure_ && attempt_.number < attempt_.most && !is_cancelled_ && !stop_signal_ &&
-         !ordered_code_ && !gave_up_;
+  return first_failure_ && !is_leaving_ && attempt_.number < attempt_.most && !is_cancelled_ &&
+         !stop_signal_ && !ordered_code_ && !gave_up_;
 }
 
 // Sends SIGTERM to each process only once: some programs take a second SIGTERM as a request to end
 // at once.
 void Supervisor::ask_all_to_end() {
+  if (waits_for_leaving_) return;
   for_all_there(SIGTERM, [&](const Process& process) {
     const std::pair name(process.id, process.start_time);
     if (asked_to_end_.contains(name)) return;
-    send_signal(process, SIGTERM);
+    send_ending(process, is_leaving_ ? Ending::kInTime : Ending::kNow);
     send_signal(process, SIGCONT);  // a stopped process handles signals only when it continues
     asked_to_end_.insert(name);
   });

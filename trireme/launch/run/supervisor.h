@@ -98,7 +98,12 @@ class Supervisor {
   void store_ended(int status);
   void finish_store();
   void handle_signals();
-  void handle_stop_request(int signal);
+  void handle_stop_request(int signal, int sender);
+  void pass_on_user_signal();
+  bool is_second_request(int sender);
+  void note_leaving(Rank& rank);
+  void wait_for_leaving();
+  std::optional<int> report_leaving();
   void rank_ended(Rank& rank);
   void note_failure(Rank& rank);
   void reap_orphans();
@@ -111,6 +116,7 @@ class Supervisor {
   void look_for_stragglers();
 
   void end_all();
+  std::chrono::milliseconds time_to_end() const;
   void kill_all();
   void ask_all_to_end();
   void kill_all_there();
@@ -154,6 +160,9 @@ class Supervisor {
   bool store_broke_ = false;  // the store's process ended while ranks were running
 
   Phase phase_ = Phase::kRunning;
+  bool is_leaving_ = false;         // the ranks were asked to leave in time
+  bool waits_for_leaving_ = false;  // one rank has left, and the others do so by themselves
+  std::set<int> requests_;          // processes that have sent SIGTERM
   std::set<std::pair<int, std::uint64_t>> asked_to_end_;  // process ids with their start times
   Clock::time_point deadline_ = Clock::time_point::max();
   bool could_not_look_ = false;  // /proc could not be read when all processes had to be signalled

@@ -2,6 +2,7 @@
 // Reports the start and the result of a run, and computes its exit code. Also follows the orders of
 // a scheduler.
 #include <trireme/base/error.h>
+#include <trireme/base/leaving.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/run/supervisor.h>
 
@@ -39,6 +40,7 @@ void Supervisor::handle_control() {
   is_ordered_to_rejoin_ = order->restarts;
   if (phase_ != Phase::kRunning) return;
   ordered_code_ = order->code;
+  if (order->code == kLeaveExitCode) return wait_for_leaving();
   say(join_message(order->reason, "\n  ending ", describe_count(count_running(), "rank")));
   end_all();
 }
@@ -66,7 +68,7 @@ void Supervisor::tell_scheduler(const Rank& rank) {
                   .code = exit_code(*rank.status),
                   .how = describe_exit(*rank.status),
                   .log = rank.output.log_path.string()};
-  if (stop_signal_) {
+  if (stop_signal_ && ended.code != kLeaveExitCode) {
     ended.code = 128 + *stop_signal_;
     ended.how = "was ended because its launcher was ended by " + describe_signal(*stop_signal_);
   }
@@ -75,7 +77,9 @@ void Supervisor::tell_scheduler(const Rank& rank) {
 
 int Supervisor::report() {
   int code = 0;
-  if (stop_signal_) {
+  if (const auto left = report_leaving()) {
+    code = *left;
+  } else if (stop_signal_) {
     code = 128 + *stop_signal_;
     if (!wants_console_) return code;
     say(join_message("ended by ", describe_signal(*stop_signal_), ", logs in ",

@@ -171,7 +171,8 @@ void end_orphans(const std::vector<Process>& before) {
 sigset_t handled_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD}) {
+  for (const int signal :
+       {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD, SIGUSR1}) {
     struct sigaction action{};
     const bool is_ignored =
         ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;

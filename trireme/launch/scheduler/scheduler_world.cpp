@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forms the world of a scheduler, and ends it.
 #include <trireme/base/error.h>
+#include <trireme/base/leaving.h>
 #include <trireme/base/machine.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/scheduler/scheduler_loop.h>
@@ -174,9 +175,10 @@ void SchedulerLoop::handle_store() {
 
 // Ends the run, or this attempt if another one may follow.
 void SchedulerLoop::fail_attempt(const std::string& reason, int code) {
-  if (attempt_ < options_.restarts) return restart(reason);
+  if (attempt_ < options_.restarts && code != kLeaveExitCode) return restart(reason);
   fail(reason, code);
-  if (options_.restarts > 0) say("no restart is left (--restarts ", options_.restarts, ")");
+  if (options_.restarts > 0 && code != kLeaveExitCode)
+    say("no restart is left (--restarts ", options_.restarts, ")");
 }
 
 // Asks all workers to end their ranks and to come again.

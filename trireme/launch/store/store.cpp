@@ -8,6 +8,7 @@
 #include <trireme/base/unique_fd.h>
 #include <trireme/base/warning.h>
 #include <trireme/launch/port_owner.h>
+#include <trireme/launch/store/passed_store.h>
 #include <trireme/launch/store/sealed_store.h>
 #include <trireme/launch/store/torch_log_silencer.h>
 #include <trireme/launch/tls/tls_files.h>
@@ -161,6 +162,7 @@ c10::intrusive_ptr<c10d::Store> make_base_store(const Identity& identity,
     warn_of_no_encryption(identity);
     return seal(make_tcp_store(identity, timeout), identity.secret);
   }
+  if (identity.local_world_size != identity.world_size) return make_passed_store(identity, timeout);
   return make_file_store(identity, timeout);  // needs no seal: no other user can write to it
 }
 

@@ -22,6 +22,8 @@ namespace trireme::launch {
 /// - `trireme run`, or torchrun with its agent store: a client of the launcher's store, on every
 ///   rank;
 /// - MASTER_ADDR and MASTER_PORT: rank 0 serves the store there, and the other ranks are clients;
+/// - mpirun on several hosts without an address: rank 0 serves the store at a free port, and the
+///   launcher passes on where that is (passed_store.h);
 /// - mpirun on one host without an address: a file in the temporary directory that belongs to this
 ///   user and is named after the user and the job.
 ///

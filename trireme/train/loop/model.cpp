@@ -197,6 +197,7 @@ void Model::gather_parameters() { impl_->runner->gather_parameters(); }
 
 void Model::request_stop() noexcept { impl_->wants_to_stop = true; }
 void Model::request_save() noexcept { impl_->wants_to_save = true; }
+bool Model::is_leaving() const { return impl_->is_leaving; }
 bool Model::is_stopped() const { return impl_->is_stopped; }
 torch::nn::Module& Model::module() const { return *impl_->module; }
 torch::optim::Optimizer& Model::optimizer() const { return impl_->optimizer; }

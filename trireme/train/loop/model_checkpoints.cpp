@@ -3,6 +3,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/warning.h>
+#include <trireme/comm/monitor/termination.h>
 #include <trireme/parallel/record/predicted_step.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/report/number.h>
@@ -35,6 +36,10 @@ Standing standing_of(const checkpoint::State& state) {
       .step = state.step,
       .steps_in_epoch = detail::number_entry<std::int64_t>(state, "steps_in_epoch"),
       .global_step = detail::number_entry<std::int64_t>(state, "global_step")};
+  if (state.entries.contains("rows_in_epoch")) {
+    standing.position.rows = detail::number_entry<std::int64_t>(state, "rows_in_epoch");
+    standing.position.shards = detail::number_entry<std::int64_t>(state, "data_shards");
+  }
   if (state.entries.contains("loss_scale")) {
     standing.loss_scale = {
         .value = detail::number_entry<double>(state, "loss_scale"),
@@ -58,7 +63,9 @@ checkpoint::State Model::Impl::state() const {
   state.epoch = position.epoch;
   state.step = position.step;
   state.entries = {{"global_step", std::to_string(position.global_step)},
-                   {"steps_in_epoch", std::to_string(position.steps_in_epoch)}};
+                   {"steps_in_epoch", std::to_string(position.steps_in_epoch)},
+                   {"rows_in_epoch", std::to_string(position.rows)},
+                   {"data_shards", std::to_string(position.shards)}};
   state.own = detail::random_streams(device);
   if (loss_scale) {
     const LossScale::State scale = loss_scale->state();
@@ -103,6 +110,7 @@ std::filesystem::path Model::save(const checkpoint::SaveOptions& options) const 
   const auto started = std::chrono::steady_clock::now();
   CheckpointEndContext end{begin};
   end.path = save();
+  comm::note_saved(end.path.string());
   end.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   run.calls.each("on_checkpoint_end", [&](Callback& callback) { callback.on_checkpoint_end(end); });
   return end.path;
@@ -136,6 +144,7 @@ std::optional<std::filesystem::path> Model::Impl::finish_save() {
   if (!saver) return std::nullopt;
   const auto pending = std::exchange(pending_save, std::nullopt);
   const auto path = saver->finish();
+  if (path) comm::note_saved(path->string());
   // Callbacks only hear of the end of a save if they belong to the training in which it began.
   if (!pending || running == nullptr || pending->run != running) return path;
   CheckpointEndContext end{CheckpointContext{.run = running->context,
@@ -170,6 +179,7 @@ void Model::Impl::resume(const std::filesystem::path& path) {
   find_device();
   const checkpoint::State state = runner->load(path);
   Standing standing = standing_of(state);
+  has_position = true;
   position = standing.position;
   callback_states = std::move(standing.callback_states);
   if (loss_scale && standing.loss_scale) loss_scale->restore(*standing.loss_scale);

@@ -49,6 +49,8 @@ struct Position {
   std::int64_t step = 0;
   std::int64_t steps_in_epoch = 0;
   std::int64_t global_step = 0;
+  std::int64_t rows = 0;    ///< of all ranks, trained on in this epoch; 0 if unknown
+  std::int64_t shards = 0;  ///< into which the data was divided; 0 if unknown
 
   bool is_between_epochs() const { return step == steps_in_epoch; }
   std::int64_t next_epoch() const { return is_between_epochs() ? epoch + 1 : epoch; }
@@ -66,6 +68,18 @@ class KeptGenerator {
  private:
   at::Generator generator_;
   at::Tensor state_;
+};
+
+/// Listens to requests to leave during its lifetime, if it is told to.
+class Listening {
+ public:
+  explicit Listening(bool listens);
+  ~Listening();
+  Listening(const Listening&) = delete;
+  Listening& operator=(const Listening&) = delete;
+
+ private:
+  bool listens_;
 };
 
 /// Makes the keys of callback states in a checkpoint: the name of the callback and its number among
@@ -158,6 +172,9 @@ struct Model::Impl {
   std::atomic<bool> wants_to_stop = false;  // this rank
   std::atomic<bool> wants_to_save = false;  // this rank
   bool is_stopped = false;                  // all ranks
+  bool is_listening = false;                // to requests to leave, during a training
+  bool is_leaving = false;                  // all ranks
+  bool has_position = false;                // was resumed, or has trained
   std::optional<std::string> rows_of_step;  // to compare with those of other ranks
   bool is_sharded_manually = false;         // the data of this training
   int num_same_rows = 0;  // comparisons in a row in which ranks had read the same rows
@@ -254,7 +271,17 @@ struct Model::Impl {
   /// Waits for an unfinished save when training ends by an exception with the text `message`. Warns
   /// of a failure that the text does not contain.
   void finish_save_after(const std::string& message);
-  bool agree_to_stop(const Run& run) const;
+  bool agree_to_stop(const Run& run);
+  /// Returns whether a training can leave in time.
+  bool listens(const Run& run) const;
+  bool is_asked_to_leave() const;
+  void save_to_leave(Run& run);
+  /// Ends the process after a training that has left, unless the options say otherwise. Collective.
+  void leave(const Callbacks& callbacks) const;
+  /// Resumes from the newest checkpoint before the first training, if the environment says so.
+  void resume_if_told(Model& model, const Callbacks& callbacks);
+  /// Finds the step of an epoch that other numbers of ranks have begun.
+  void adapt_position(const Run& run);
 
   /// Throws UsageError for a model of a function.
   void check_can_predict() const;

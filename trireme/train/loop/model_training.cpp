@@ -4,6 +4,7 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/monitor/termination.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/module/agreement.h>
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace trireme {
@@ -103,20 +105,24 @@ std::int64_t Model::Impl::steps_in_epoch(const data::DataLoader& data) const {
 }
 
 // Throws on all ranks if any has failed. Returns whether any rank wants to stop.
-bool Model::Impl::agree_to_stop(const Run& run) const {
-  if (options.group.size() == 1) return wants_to_stop;
-  enum Wish : std::int64_t { kNone, kStop, kFail };
-  Wish own = wants_to_stop ? kStop : kNone;
+bool Model::Impl::agree_to_stop(const Run& run) {
+  enum Wish : std::int64_t { kNone, kStop, kLeave, kFail };
+  Wish own = is_asked_to_leave() ? kLeave : wants_to_stop ? kStop : kNone;
+  if (options.group.size() == 1) {
+    is_leaving = is_leaving || own == kLeave;
+    return own != kNone;
+  }
   const detail::Failures& failures = run.calls.failures();
   if (failures.has_failed()) own = kFail;
   const auto most = all_counts(own, options.group).max().item<std::int64_t>();
   if (most == kFail) failures.throw_on_all("training");
-  return most == kStop;
+  if (most == kLeave && !std::exchange(is_leaving, true)) comm::leave_with_others();
+  return most != kNone;
 }
 
 void Model::Impl::start_agreement(const Run& run,
                                   const std::vector<detail::MicroBatchLoss>& losses) {
-  agreement.start(detail::mean_of(losses), {.to_stop = wants_to_stop,
+  agreement.start(detail::mean_of(losses), {.to_stop = wants_to_stop || is_asked_to_leave(),
                                             .to_save = wants_to_save.exchange(false),
                                             .has_failed = run.calls.failures().has_failed()});
 }
@@ -209,13 +215,10 @@ void Model::Impl::begin_epoch(const Run& run) {
   if (position.is_between_epochs()) {
     position = {.epoch = position.next_epoch(),
                 .steps_in_epoch = steps,
-                .global_step = position.global_step};
+                .global_step = position.global_step,
+                .shards = data_ranks(options.plan, options.group.size())};
   } else if (position.steps_in_epoch != steps) {
-    throw UsageError(
-        join_message("the checkpoint was made after step ", position.step, " of ",
-                     position.steps_in_epoch, " in epoch ", position.epoch,
-                     ", but here an epoch has ", steps, " steps"),
-        "resume with the same data, batch size and number of ranks, or from the end of an epoch");
+    adapt_position(run);
   }
 }
 
@@ -253,6 +256,7 @@ void Model::Impl::train_epoch(Run& run) {
     ++position.global_step;
     accumulator.add_loss(static_cast<double>(end.loss), end.samples);
     end.all_samples = end.samples * data_ranks(options.plan, options.group.size());
+    position.rows += end.all_samples;
     end.spans = run.timer.end_step();
     end.seconds = sum_of(end.spans);
     compare_with_prediction(end.seconds);
@@ -314,6 +318,7 @@ void Model::Impl::run_epochs(Run& run) {
   agree_to_stop(run);
   finish_save();
   if (recovery) recovery->finish();
+  if (is_leaving) save_to_leave(run);
   run.history.is_stopped = is_stopped;
   if (is_stopped) requested_epochs = position.next_epoch() - 1;
   runner->complete();
@@ -335,7 +340,8 @@ void Model::Impl::record_step(detail::PredictedStep& predicted, const Run& run) 
 
 History Model::Impl::run(Run& run) {
   const auto deterministic = determinism();
-  wants_to_stop = wants_to_save = is_stopped = false;
+  wants_to_stop = wants_to_save = is_stopped = is_leaving = false;
+  const detail::Listening listening(is_listening = listens(run));
   find_device();
   module->train();
   if (auto* const predicted = detail::PredictedStep::of_process()) record_step(*predicted, run);
@@ -370,6 +376,7 @@ History Model::fit(const data::DataLoader& training, const data::DataLoader& val
                    const FitOptions& options) {
   check(options);
   Impl& impl = *impl_;
+  impl.resume_if_told(*this, options.callbacks);
   const data::DataLoader own = impl.training_part(training);
   const bool validates = options.validate_every_epochs > 0 || options.validate_every_steps > 0;
   const data::DataLoader own_validation =
@@ -383,7 +390,9 @@ History Model::fit(const data::DataLoader& training, const data::DataLoader& val
            .last_epoch = impl.requested_epochs + options.epochs,
            .steps_in_epoch = steps},
           own, &own_validation, options, impl.options.group);
-  return impl.run(run);
+  History history = impl.run(run);
+  if (impl.is_leaving) impl.leave(options.callbacks);
+  return history;
 }
 
 History Model::train(std::int64_t epochs, const data::DataLoader& data, const Callbacks& callbacks,
