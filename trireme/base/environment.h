@@ -61,7 +61,8 @@ struct Settings {
   std::string engine = "auto";
 
   /// TRIREME_INTERFACE: the network interface that engines bind to, such as `eth0`. By default it
-  /// is the interface of the host name, or loopback if all ranks share a host.
+  /// is the interface of the host name, or the one that leads to other hosts if the name only leads
+  /// to loopback, or loopback if all ranks share a host.
   std::string interface;
 
   /// TRIREME_ENGINE_ACROSS: the name of the engine that the hierarchical engine uses between hosts.

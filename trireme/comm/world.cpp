@@ -13,6 +13,7 @@
 #include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/torch_version.h>
 #include <trireme/launch/launcher_environment.h>
+#include <trireme/launch/network_interfaces.h>
 #include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/start_role.h>
 #include <trireme/launch/store/store.h>
@@ -135,6 +136,10 @@ comm::Group connect_world(const launch::Identity& identity, const Environment& e
     context.world_ranks.push_back(rank);
     context.machines.push_back(all[static_cast<std::size_t>(rank)].machine);
     context.devices.push_back(all[static_cast<std::size_t>(rank)].device);
+  }
+  // Engines would bind to loopback where that is all that the name of the host leads to.
+  if (context.interface.empty() && !context.is_one_host()) {
+    context.interface = launch::interface_for_other_hosts(identity.master_address);
   }
   const auto names = comm::EngineNames::parse(settings.engine);
   context.device_engine = comm::choose_device_engine(names.device, context);

@@ -122,31 +122,34 @@ std::string pass_by_pmi(int fd, int rank, const std::function<std::string()>& ma
   }
   Pmi pmi(fd, deadline);
   pmi.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init");
-  if (signed_on < 0) std::atexit(sign_off);
-  signed_on = fd;
-  signed_on_socket = *socket;
   const std::string space = Pmi::word(pmi.ask("cmd=get_my_kvsname", "my_kvsname"), "kvsname");
   const std::string key = join_message("kvsname=", space, " key=", kKey);
   if (rank == 0) pmi.ask(join_message("cmd=put ", key, " value=", make()), "put_result");
   pmi.ask("cmd=barrier_in", "barrier_out");
-  return Pmi::word(pmi.ask("cmd=get " + key, "get_result"), "value");
+  const std::string value = Pmi::word(pmi.ask("cmd=get " + key, "get_result"), "value");
+  // Not after a failure: the launcher then ends the other ranks.
+  if (signed_on < 0) std::atexit(sign_off);
+  signed_on = fd;
+  signed_on_socket = *socket;
+  return value;
 }
 
 }  // namespace
 
-std::string pass_from_rank_0(const Environment& environment, int rank,
+std::string pass_from_rank_0(const Environment& environment, const Identity& identity,
                              const std::function<std::string()>& make, milliseconds timeout) {
   if (const auto fd = environment.find_integer("PMI_FD", 0, INT_MAX)) {
-    return pass_by_pmi(static_cast<int>(*fd), rank, make, Clock::now() + timeout);
+    return pass_by_pmi(static_cast<int>(*fd), identity.rank, make, Clock::now() + timeout);
   }
   if (environment.has("PMIX_NAMESPACE") && environment.has("PMIX_RANK")) {
-    return pass_by_pmix(environment, rank, make, timeout);
+    return pass_by_pmix(environment, identity.rank, make, timeout);
   }
   throw ConfigError(
-      join_message("rank ", rank,
-                   " has no address where the ranks of several hosts meet, and its "
-                   "launcher does not pass one on: neither PMI_FD (PMI) nor "
-                   "PMIX_NAMESPACE and PMIX_RANK (PMIx) are set"),
+      join_message("rank ", identity.rank, " of ", identity.world_size, ", with ",
+                   identity.local_world_size, " ranks on this host as the variables of ",
+                   identity.launcher,
+                   " say, has no address where the ranks meet, and this launcher passes none on: "
+                   "neither PMI_FD (PMI) nor PMIX_NAMESPACE and PMIX_RANK (PMIx) are set"),
       "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there on all ranks "
       "(mpirun -x MASTER_ADDR=host0 -x MASTER_PORT=29500), or use trireme run, which sets both");
 }

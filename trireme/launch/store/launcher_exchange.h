@@ -5,6 +5,7 @@
 #pragma once
 
 #include <trireme/base/environment.h>
+#include <trireme/launch/launcher_environment.h>
 
 #include <chrono>
 #include <functional>
@@ -19,7 +20,7 @@ namespace trireme::launch {
 ///
 /// Throws ConfigError if the launcher has neither of the two, and CommError if it does not answer
 /// in time. Both say what was tried.
-std::string pass_from_rank_0(const Environment& environment, int rank,
+std::string pass_from_rank_0(const Environment& environment, const Identity& identity,
                              const std::function<std::string()>& make,
                              std::chrono::milliseconds timeout);
 

@@ -9,21 +9,18 @@
 #include <trireme/base/text.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/launch/listening_socket.h>
+#include <trireme/launch/network_interfaces.h>
 #include <trireme/launch/secret.h>
 #include <trireme/launch/store/launcher_exchange.h>
 #include <trireme/launch/store/sealed_store.h>
 #include <trireme/launch/store/torch_log_silencer.h>
 
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <memory>
 #include <thread>
@@ -147,30 +144,10 @@ StorePlaces decode_places(const std::string& text) {
 }
 
 std::vector<std::string> own_addresses(const std::string& interface) {
-  ifaddrs* list = nullptr;
   std::vector<std::string> addresses;
-  std::vector<std::string> of_version_6;
-  if (::getifaddrs(&list) == 0) {
-    const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> all(list, ::freeifaddrs);
-    for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-      if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
-      if ((one->ifa_flags & IFF_LOOPBACK) != 0) continue;
-      if (!interface.empty() && interface != one->ifa_name) continue;
-      const int family = one->ifa_addr->sa_family;
-      if (family != AF_INET && family != AF_INET6) continue;
-      const auto size =
-          static_cast<socklen_t>(family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-      std::array<char, NI_MAXHOST> name{};
-      if (::getnameinfo(one->ifa_addr, size, name.data(), name.size(), nullptr, 0,
-                        NI_NUMERICHOST) != 0) {
-        continue;
-      }
-      const std::string text = name.data();
-      if (text.find('%') != std::string::npos) continue;  // of this link only
-      (family == AF_INET ? addresses : of_version_6).push_back(text);
-    }
+  for (const InterfaceAddress& one : interface_addresses()) {
+    if (interface.empty() || interface == one.interface) addresses.push_back(one.address);
   }
-  std::ranges::copy(of_version_6, std::back_inserter(addresses));
   addresses.push_back(host_name());
   return addresses;
 }
@@ -196,8 +173,7 @@ c10::intrusive_ptr<c10d::Store> make_passed_store(const Identity& identity, mill
                    .secret = make_secret(),
                    .addresses = own_addresses(environment.find("TRIREME_INTERFACE").value_or(""))});
   };
-  const StorePlaces places =
-      decode_places(pass_from_rank_0(environment, identity.rank, serve, timeout));
+  const StorePlaces places = decode_places(pass_from_rank_0(environment, identity, serve, timeout));
   if (identity.rank != 0) store = connect(places, identity.rank, timeout);
   check_secret(identity.secret);
   return seal(store, identity.secret.empty() ? places.secret : identity.secret);
