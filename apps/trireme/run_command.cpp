@@ -88,6 +88,9 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail
     options.command = program_of(*command, program_tail);
     apply_rank_options(*command, arguments->ranks, options);
     apply_horovodrun_options(arguments->horovodrun, options);
+    if (command->count("--nnodes") == 0) {
+      launch::complete_from_slurm(Environment::of_process(), options);
+    }
     options.open_store = store_opener();
     if (arguments->dry_run) {
       std::cout << launch::describe_run(options);

@@ -51,7 +51,7 @@ host=${host/#)" + address(1) +
 export TMPDIR=)" + folder_.string() +
                             R"(/$host
 mkdir -p "$TMPDIR"
-exec ip netns exec "$host" unshare --uts --mount bash -c \
+exec nsenter --net="/run/netns/$host" unshare --uts --mount bash -c \
   'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec bash -c "$*"' \
   on "$host" )" + folder_.string() +
                             R"(/$host.hosts "$@"

@@ -193,14 +193,17 @@ Identity read_torchrun(const Environment& environment) {
   return identity;
 }
 
-// Returns a port that all ranks of a step compute alike and two steps rarely share. It is below the
-// range that kernels give to clients.
+// Returns a port that all ranks of a step compute alike and two steps rarely share, also not with
+// what an earlier run of a requeued job has left. It is below the range that kernels give to
+// clients.
 int slurm_port(const Environment& environment) {
   constexpr std::int64_t kFirstPort = 12000;
   constexpr std::int64_t kPorts = 20000;
   const std::int64_t job = environment.find_integer("SLURM_JOB_ID", 0, INT64_MAX / 64).value_or(0);
   const std::int64_t step = environment.find_integer("SLURM_STEP_ID", 0, UINT_MAX).value_or(0);
-  return static_cast<int>(kFirstPort + (job * 31 + step) % kPorts);
+  const std::int64_t restart =
+      environment.find_integer("SLURM_RESTART_COUNT", 0, INT_MAX).value_or(0);
+  return static_cast<int>(kFirstPort + (job * 31 + step + restart * 7919) % kPorts);
 }
 
 int slurm_tasks_here(const Environment& environment, int world_size) {

@@ -4,7 +4,9 @@
 #include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
+#include <trireme/launch/launcher_environment.h>
 #include <trireme/launch/listening_socket.h>
+#include <trireme/launch/role.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/run/restarts.h>
 #include <trireme/launch/run/run_plan.h>
@@ -190,6 +192,24 @@ int run(const RunOptions& options) {
     if (!options.log_folder && is_silent(log_folder)) fs::remove_all(log_folder, ignored);
     throw;
   }
+}
+
+void complete_from_slurm(const Environment& environment, RunOptions& options) {
+  if (options.nodes != 1 || options.node_rank || has_rank_of_trireme(environment)) return;
+  const Identity identity = read_identity(environment);
+  if (identity.launcher != "slurm" || identity.world_size == 1) return;
+  if (identity.local_world_size != 1) {
+    throw ConfigError(
+        join_message("srun has started trireme run ", identity.local_world_size,
+                     " times on this node, as ", identity.world_size,
+                     " tasks: each would run alone"),
+        "start it once on each node (srun --ntasks-per-node=1), or the program itself without "
+        "trireme run; to run each alone, use env -u SLURM_STEP_ID trireme run");
+  }
+  options.nodes = identity.world_size;
+  options.node_rank = identity.rank;
+  if (!options.master_address) options.master_address = identity.master_address;
+  if (!options.master_port) options.master_port = identity.master_port;
 }
 
 void check_run(const RunOptions& options) {

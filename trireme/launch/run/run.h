@@ -4,6 +4,7 @@
 // explains how it leaves no process behind.
 #pragma once
 
+#include <trireme/base/environment.h>
 #include <trireme/base/leaving.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/launch/run/run_control.h>
@@ -147,6 +148,12 @@ struct RunOptions {
 /// Signals that are ignored stay ignored (nohup, background jobs), except SIGCHLD. Throws
 /// ConfigError if nothing could be started.
 int run(const RunOptions& options);
+
+/// Completes the options of a run that srun has started once on each node of a step: the number of
+/// hosts, that of this host, and the address at which they meet. Does nothing outside of a step, in
+/// a step of one task, and if the number of hosts is given. Throws ConfigError if srun has started
+/// several on this host: each would run alone.
+void complete_from_slurm(const Environment& environment, RunOptions& options);
 
 /// Throws the errors of `run` that can be found before anything is started: those of the program,
 /// the options, the limit of open files and the log folder. A worker calls it before it joins a
