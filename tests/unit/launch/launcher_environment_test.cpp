@@ -51,6 +51,12 @@ const Variables kTwoNodesOfSlurm{{"SLURM_JOB_ID", "77"},
                                  {"SLURM_STEP_TASKS_PER_NODE", "4,2"},
                                  {"SLURM_STEP_NODELIST", "node[08-09]"}};
 
+// The same job after it was requeued.
+Variables requeued(Variables variables) {
+  variables["SLURM_RESTART_COUNT"] = "2";
+  return variables;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Launchers, ReadIdentity,
     testing::Values(
@@ -190,6 +196,11 @@ INSTANTIATE_TEST_SUITE_P(
         Launcher{"SlurmOnTwoNodes",
                  kTwoNodesOfSlurm,
                  {5, 6, 1, 2, "slurm", "node08", 12000 + 77 * 31 + 1, false, "slurm-77-1"}},
+        // What an earlier run has left does not meet with the new one.
+        Launcher{
+            "SlurmOnTwoNodesAgain",
+            requeued(kTwoNodesOfSlurm),
+            {5, 6, 1, 2, "slurm", "node08", 12000 + 77 * 31 + 1 + 2 * 7919, false, "slurm-77-1"}},
         Launcher{"SlurmBatchScript",
                  {{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "6"}, {"SLURM_PROCID", "0"}},
                  {}},

@@ -32,6 +32,48 @@ TEST(RunPlan, StartsOneRankForEachCoreByDefault) {
   EXPECT_EQ(plan_of(options).ranks.size(), 5U);
 }
 
+const Variables kOneTaskOnEachNode{{"SLURM_JOB_ID", "77"},
+                                   {"SLURM_STEP_ID", "1"},
+                                   {"SLURM_PROCID", "1"},
+                                   {"SLURM_NTASKS", "2"},
+                                   {"SLURM_LOCALID", "0"},
+                                   {"SLURM_NODEID", "1"},
+                                   {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                                   {"SLURM_STEP_NODELIST", "node[08-09]"}};
+
+TEST(RunPlan, TakesItsHostsFromAStepOfSlurm) {
+  RunOptions options = options_for(4);
+  complete_from_slurm(Environment(kOneTaskOnEachNode), options);
+  EXPECT_EQ(options.nodes, 2);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.master_address, "node08");
+  EXPECT_EQ(options.master_port, 12000 + 77 * 31 + 1);
+  EXPECT_EQ(plan_of(options).ranks.front().rank, 4);
+}
+
+TEST(RunPlan, RunsAloneInABatchScriptAndInATaskOfOne) {
+  for (const auto& [name, value] :
+       Variables{{"SLURM_STEP_ID", "4294967291"}, {"SLURM_NTASKS", "1"}}) {
+    Variables variables = kOneTaskOnEachNode;
+    variables[name] = value;
+    variables["SLURM_PROCID"] = "0";
+    variables["SLURM_STEP_TASKS_PER_NODE"] = "1";
+    RunOptions options = options_for(2);
+    complete_from_slurm(Environment(variables), options);
+    EXPECT_EQ(options.nodes, 1) << name;
+    EXPECT_FALSE(options.master_address) << name;
+  }
+}
+
+TEST(RunPlan, RefusesSeveralLaunchersOnANodeOfSlurm) {
+  Variables variables = kOneTaskOnEachNode;
+  variables["SLURM_STEP_TASKS_PER_NODE"] = "2";
+  RunOptions options = options_for(2);
+  EXPECT_THAT(
+      test::message_of<ConfigError>([&] { complete_from_slurm(Environment(variables), options); }),
+      HasSubstr("srun has started trireme run 2 times on this node, as 2 tasks"));
+}
+
 TEST(RunPlan, SharesTheCoresOfTheMachine) {
   RunOptions options = options_for(2);
   options.binding = Binding::kCore;
