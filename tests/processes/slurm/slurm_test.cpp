@@ -122,7 +122,8 @@ TEST_F(Slurm, LeavesNoProcessOfACancelledJob) {
         by_host ? cluster_->submit(
                       name, "--cpus-per-task=2 --export=ALL,PATH=" + variable("TRIREME_BIN") +
                                 ":/usr/bin:/bin " + kScripts + "train_by_host.sbatch " + program)
-                : cluster_->submit(name, "--nodes=2 " + kTwoRanksOnANode + kScripts + "train.sbatch " + program);
+                : cluster_->submit(
+                      name, "--nodes=2 " + kTwoRanksOnANode + kScripts + "train.sbatch " + program);
     ASSERT_TRUE(await_checkpoint(name)) << cluster_->output(name);
     EXPECT_EQ(cluster_->count("leaving_program"), 4);
     cluster_->run("scancel " + job);

@@ -2,6 +2,7 @@
 // Runs that are asked to leave: they save, end with a code of their own, and are resumed to the
 // bits of a run that nobody disturbed.
 #include <gmock/gmock.h>
+#include <tests/processes/free_port.h>
 #include <tests/processes/launch/launched.h>
 #include <tests/processes/shell.h>
 #include <tests/temporary_folder.h>
@@ -146,6 +147,24 @@ TEST_F(Leaving, OfALoopByHand) {
   const Finished resumed = run(2, "40 --loop 1");
   EXPECT_THAT(resumed.output, HasSubstr("rank 1: 40 steps"));
   EXPECT_EQ(digest_of(resumed), digest_of(whole));
+}
+
+TEST_F(Leaving, OfTheWorkersOfASchedulerIfOneIsAsked) {
+  const Finished left =
+      shell("cd " + folder_.path().string() + "; export TMPDIR=$PWD port=" + test::free_port() +
+            " trireme=" + variable("TRIREME_BIN") +
+            "/trireme program=" + variable("LEAVING_PROGRAM") + R"(
+$trireme scheduler --workers 2 --port $port >scheduler.log 2>&1 & scheduler=$!
+$trireme worker --scheduler 127.0.0.1:$port -- $program runs 1000000 >one.log 2>&1 & one=$!
+$trireme worker --scheduler 127.0.0.1:$port -- $program runs 1000000 >two.log 2>&1 & two=$!
+until ls runs 2>/dev/null | grep -q demo-; do kill -0 $one || break; done
+kill -TERM $two
+wait $one; echo "one ended with $?"; wait $two; echo "two ended with $?"
+wait $scheduler; echo "scheduler ended with $?"; cat *.log)");
+  EXPECT_THAT(left.output,
+              AllOf(HasSubstr("one ended with 75"), HasSubstr("two ended with 75"),
+                    HasSubstr("scheduler ended with 75"),
+                    HasSubstr(" has saved and left in time: "), HasSubstr("; saved runs/demo-")));
 }
 
 TEST_F(Leaving, RefusesBadSettings) {

@@ -68,6 +68,9 @@ TEST(Settings, ComeFromTheirVariables) {
                                            {"TRIREME_TENSOR_MEMORY", "libtorch"},
                                            {"TRIREME_CLUSTER", "a100-80"},
                                            {"TRIREME_PLAN", "auto"},
+                                           {"TRIREME_GRACE", "8"},
+                                           {"TRIREME_MAX_TIME", "9"},
+                                           {"TRIREME_RESUME", "latest"},
                                            {"TRIREME_CHECK", "values"}}));
   EXPECT_EQ(settings.timeout, seconds(7));
   EXPECT_EQ(settings.engine, "gloo");
@@ -78,6 +81,9 @@ TEST(Settings, ComeFromTheirVariables) {
   EXPECT_EQ(settings.tensor_memory, "libtorch");
   EXPECT_EQ(settings.cluster, "a100-80");
   EXPECT_EQ(settings.plan, "auto");
+  EXPECT_EQ(settings.leave_grace, seconds(8));
+  EXPECT_EQ(settings.max_time, seconds(9));
+  EXPECT_TRUE(settings.resumes);
   EXPECT_TRUE(settings.check_values);
 }
 
@@ -91,7 +97,9 @@ TEST(Settings, RefuseACheckThatIsNotKnown) {
 }
 
 TEST(Settings, RefuseATimeoutOfNothing) {
-  EXPECT_THROW(Settings::from(Environment(Variables{{"TRIREME_TIMEOUT", "0"}})), ConfigError);
+  for (const char* name : {"TRIREME_TIMEOUT", "TRIREME_GRACE", "TRIREME_MAX_TIME"}) {
+    EXPECT_THROW(Settings::from(Environment(Variables{{name, "0"}})), ConfigError) << name;
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <trireme/launch/scheduler/peer.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/leaving.h>
 #include <trireme/launch/run/exit_report.h>
 
 #include <vector>
@@ -16,9 +17,11 @@ std::string place_text(const Peer& peer, int process) {
 }  // namespace
 
 std::string describe_failure(const Peer& peer, const RankEnded& end) {
-  return join_message("rank ", end.rank, " failed first: ", peer.hello.program.path, " ",
-                      place_text(peer, end.process), " ", end.how,
-                      end.log.empty() ? "" : "\n  its whole log, on its host: ", end.log);
+  return join_message(
+      "rank ", end.rank,
+      end.code == kLeaveExitCode ? " has saved and left in time: " : " failed first: ",
+      peer.hello.program.path, " ", place_text(peer, end.process), " ", end.how,
+      end.log.empty() ? "" : "\n  its whole log, on its host: ", end.log);
 }
 
 std::string describe_loss(const Peer& peer) {
