@@ -90,7 +90,7 @@ TEST_F(Leaving, GoesOnWithAnotherNumberOfRanksAfterTheSameRows) {
   // 3 steps of 8 rows are 6 of 4 rows: after 9 of all steps come 6 of this epoch and 12 of the
   // next.
   EXPECT_THAT(resumed.output,
-              AllOf(HasSubstr("goes on in epoch 2 with 1 ranks along data instead of 2: after 24 "
+              AllOf(HasSubstr("goes on in epoch 2 with 1 rank along data instead of 2: after 24 "
                               "of the rows, in step 7 of 12"),
                     HasSubstr("rank 0: 27 steps")));
 }

@@ -57,6 +57,7 @@ TEST(RunPlan, RunsAloneInABatchScriptAndInATaskOfOne) {
     Variables variables = kOneTaskOnEachNode;
     variables[name] = value;
     variables["SLURM_PROCID"] = "0";
+    variables["SLURM_NODEID"] = "0";
     variables["SLURM_STEP_TASKS_PER_NODE"] = "1";
     RunOptions options = options_for(2);
     complete_from_slurm(Environment(variables), options);
@@ -68,6 +69,7 @@ TEST(RunPlan, RunsAloneInABatchScriptAndInATaskOfOne) {
 TEST(RunPlan, RefusesSeveralLaunchersOnANodeOfSlurm) {
   Variables variables = kOneTaskOnEachNode;
   variables["SLURM_STEP_TASKS_PER_NODE"] = "2";
+  variables["SLURM_NODEID"] = "0";
   RunOptions options = options_for(2);
   EXPECT_THAT(
       test::message_of<ConfigError>([&] { complete_from_slurm(Environment(variables), options); }),

@@ -147,9 +147,9 @@ void Model::Impl::adapt_position(const Run& run) {
   position.rows = position.step * rows;
   if (options.group.rank() != 0) return;
   const std::int64_t again = before.rows - position.rows;
-  note("goes on in epoch ", position.epoch, " with ", shards, " ranks along data instead of ",
-       before.shards, ": after ", position.rows, " of the rows, in step ", position.step + 1,
-       " of ", steps,
+  note("goes on in epoch ", position.epoch, " with ", shards, shards == 1 ? " rank" : " ranks",
+       " along data instead of ", before.shards, ": after ", position.rows,
+       " of the rows, in step ", position.step + 1, " of ", steps,
        again > 0 ? join_message("; ", again, " rows are trained on once more") : std::string());
 }
 
