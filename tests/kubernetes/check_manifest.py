@@ -42,7 +42,9 @@ def main(path: str, trireme: str) -> None:
     grace = int(re.search(r"--grace (\d+)", command)[1])
     assert grace + 2 < pod["terminationGracePeriodSeconds"], "the pod would be killed while it saves"
     # A policy for failures needs it, and the launcher must get the signals of the container itself.
-    assert pod["restartPolicy"] == "Never" and command.startswith("exec trireme run ")
+    waits, command = command.split("exec ", 1)
+    assert pod["restartPolicy"] == "Never" and command.startswith("trireme run ")
+    assert f"getent hosts {address} " in waits
     codes = [rule["onExitCodes"]["values"] for rule in job["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
     assert codes == [[75]]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
@@ -52,7 +54,7 @@ def main(path: str, trireme: str) -> None:
     # The launcher takes this command line.
     words = command.replace('"$JOB_COMPLETION_INDEX"', "1").replace("./train", "/bin/true").split()
     words = [word.replace("/checkpoints/logs-", "/tmp/") for word in words]
-    result = subprocess.run([trireme, *words[2:3], "--dry-run", *words[3:]], capture_output=True, text=True, check=False)
+    result = subprocess.run([trireme, words[1], "--dry-run", *words[2:]], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("WORLD_SIZE=8") == 4 and "RANK=4 " in result.stdout, result.stdout
 
