@@ -83,7 +83,6 @@ void join_world(const WorkerArguments& arguments, launch::RunOptions& options) {
                                   : Settings::from(environment).timeout});
   options.place = launch::place_of(connection);
   options.control = std::make_shared<launch::WorkerControl>(std::move(connection));
-  options.rejoin = [arguments](launch::RunOptions& own) { join_world(arguments, own); };
 }
 
 // Runs the ranks. If that fails, tells the scheduler why; otherwise it would only see that the
@@ -92,13 +91,8 @@ int run_in_world(const launch::RunOptions& options) {
   try {
     return launch::run(options);
   } catch (const std::exception& failure) {
-    for (int i = 0; i < options.processes.value_or(1); ++i) {
-      options.control->rank_ended({.rank = options.place->first_rank + i,
-                                   .process = ::getpid(),
-                                   .code = 2,
-                                   .how = join_message("could not be run: ", failure.what()),
-                                   .log = ""});
-    }
+    options.control->could_not_run(options.place->first_rank, options.processes.value_or(1),
+                                   failure.what());
     throw;
   }
 }
@@ -134,6 +128,7 @@ void add_worker_command(CLI::App& app, const std::vector<std::string>& program_t
     apply_rank_options(*command, arguments->ranks, options);
     options.open_store = store_opener();
     join_world(*arguments, options);
+    options.rejoin = [arguments](launch::RunOptions& own) { join_world(*arguments, own); };
     if (const int code = run_in_world(options); code != 0) throw CLI::RuntimeError(code);
   });
 }

@@ -9,7 +9,8 @@ itself, throws or exits before a random step, or damages the state that was kept
 stopped at a random moment: a rank, the launcher's two processes, or the one that serves the store; or the memory for the state is full).
 
 Every run must end with the bits of the undisturbed one, or with an error that names a cause where no restart can help. No process and no file
-in /dev/shm may be left. Prints the seed, with which everything but the moments repeats, and each run that was wrong.
+in /dev/shm may be left. Prints the seed, by which plans and faults from inside repeat (faults from outside hit what runs at that moment), and
+each run that was wrong.
 """
 import argparse
 import collections
@@ -17,6 +18,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +44,7 @@ class Process:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
         fields = stat[stat.rindex(")") + 2:].split()
         self.parent = int(fields[1])
+        self.session = int(fields[3])
         self.words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
@@ -87,7 +90,8 @@ def targets(front, training):
 class Chaos:
     def __init__(self, options):
         self.options = options
-        self.random = random.Random(options.seed)
+        self.random = random.Random()
+        self.runs = 0
         self.expected = {}
         self.counts = collections.Counter()
         self.wrong = []
@@ -132,18 +136,20 @@ class Chaos:
         return f"{'stop' if sign == signal.SIGSTOP else 'kill'} {kind}"
 
     def run_once(self):
+        self.runs += 1
+        self.random.seed(f"{self.options.seed}, run {self.runs}")
         plan = self.random.choice(list(PLANS))
         ranks = self.random.choice(PLANS[plan])
         expected = self.expected_of(plan, ranks)
         inner = self.inner_faults(ranks) if self.random.random() < 0.6 else []
         is_full = not inner and self.random.random() < 0.1
-        command = self.command(plan, ranks, 20, [text for text, _ in inner], "/dev/full-state" if is_full else None)
+        small = tempfile.mkdtemp(prefix="trireme-chaos-") if is_full else None
+        command = self.command(plan, ranks, 20, [text for text, _ in inner], small)
         done = [what for _, what in inner]
         with tempfile.TemporaryFile("w+") as output:
             if is_full:  # a folder that holds 16 KiB, in a mount namespace of the run
                 done.append("full memory")
-                command = ["unshare", "-m", "sh", "-c", "mkdir -p /dev/full-state && mount -t tmpfs -o size=16k none /dev/full-state && exec \"$@\"",
-                           "sh", *command]
+                command = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=16k none {small} && exec "$@"', "sh", *command]
             run = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
             if not inner and not is_full:
                 done = [what for what in (self.disturb(run) for _ in range(self.random.randint(1, 3))) if what]
@@ -155,6 +161,8 @@ class Chaos:
                 run.wait()
             output.seek(0)
             text = output.read()
+        if small:
+            shutil.rmtree(small, ignore_errors=True)
         self.counts.update(done)
         reason = self.find_wrong(code, text, expected, done)
         left = self.find_left(run.pid)
@@ -180,7 +188,7 @@ class Chaos:
     def find_left(self, pid):
         """What a run has left; a process that was killed may take a moment to end."""
         for _ in range(100):
-            processes_left = [p.pid for p in processes() if p.words[0].decode().endswith(self.options.training.name)]
+            processes_left = [process.pid for process in processes() if process.session == pid]
             files_left = sorted(set(os.listdir("/dev/shm")) - self.files_before)
             if not processes_left and not files_left:
                 return None
@@ -204,14 +212,13 @@ def main():
     options.training = options.training.resolve()
     print(f"seed {options.seed}", flush=True)
     chaos = Chaos(options)
-    runs = faults = 0
+    faults = 0
     while faults < options.faults and not chaos.wrong:
         faults += chaos.run_once()
-        runs += 1
     for wrong in chaos.wrong:
         print(f"WRONG: {wrong}")
     kinds = ", ".join(f"{count} {what}" for what, count in sorted(chaos.counts.items()))
-    print(f"{faults} faults in {runs} runs ({kinds}): {len(chaos.wrong)} wrong")
+    print(f"{faults} faults in {chaos.runs} runs ({kinds}): {len(chaos.wrong)} wrong")
     return 1 if chaos.wrong else 0
 
 

@@ -102,6 +102,44 @@ TEST(SchedulerRestart, EndsIfNobodyComes) {
   EXPECT_TRUE(one.await_nothing_left());
 }
 
+TEST(SchedulerRestart, GoesOnWithFewerRanks) {
+  const std::string port = free_port();
+  Launched scheduler(
+      restarting_scheduler(port, "2:3", {"--restarts", "1", "--replace-timeout", "2"}));
+  Launched one(waiting_worker(port, "2", kWaits));
+  Launched two(waiting_worker(port, "1", kWaits));
+  two.await_output("of 3, attempt 0");
+  one.await_output("of 3, attempt 0");
+  two.signal(SIGKILL);
+  EXPECT_EQ(scheduler.wait(), 0) << scheduler.error;
+  EXPECT_EQ(one.wait(), 0) << one.error;
+  EXPECT_THAT(scheduler.error, AllOf(HasSubstr("goes on with 2 ranks, of 2 to 3"),
+                                     HasSubstr("all 2 ranks exited with code 0")));
+  EXPECT_THAT(one.output,
+              AllOf(HasSubstr("rank 0 of 2, attempt 1"), HasSubstr("rank 1 of 2, attempt 1")));
+}
+
+TEST(SchedulerRestart, BeginsWithFewerRanksAtTheDeadline) {
+  const std::string port = free_port();
+  Launched scheduler(restarting_scheduler(port, "1:4", {"--timeout", "1"}));
+  Launched one(waiting_worker(port, "2", "echo $RANK of $WORLD_SIZE"));
+  EXPECT_EQ(scheduler.wait(), 0) << scheduler.error;
+  EXPECT_EQ(one.wait(), 0) << one.error;
+  EXPECT_THAT(one.output, HasSubstr("1 of 2"));
+}
+
+TEST(SchedulerRestart, RefusesNumbersOfWorkersThatCannotBe) {
+  Launched order(restarting_scheduler("1", "4:2", {}));
+  EXPECT_EQ(order.wait(), 2) << order.error;
+  EXPECT_THAT(order.error, HasSubstr("--workers is '4:2', and its first number is larger"));
+  Launched text(restarting_scheduler("1", "many", {}));
+  EXPECT_EQ(text.wait(), 2) << text.error;
+  EXPECT_THAT(text.error, HasSubstr("--workers is 'many', expected a number from 1 to"));
+  Launched useless(restarting_scheduler("1", "4", {"--replace-timeout", "3"}));
+  EXPECT_EQ(useless.wait(), 2) << useless.error;
+  EXPECT_THAT(useless.error, HasSubstr("--replace-timeout has no effect without --restarts"));
+}
+
 TEST(SchedulerRestart, EndsWithTheCodeOfTheLastFailure) {
   const std::string port = free_port();
   Launched scheduler(restarting_scheduler(port, "1", {"--restarts", "1"}));

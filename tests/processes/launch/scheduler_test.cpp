@@ -248,7 +248,7 @@ TEST(SchedulerCommand, NamesWrongOptions) {
   EXPECT_THAT(late.error, HasSubstr("'0', expected an integer from 1 to"));
   Launched zero({"scheduler", "--workers", "0"});
   EXPECT_EQ(zero.wait(), 2);
-  EXPECT_THAT(zero.error, HasSubstr("'0', expected an integer from 1"));
+  EXPECT_THAT(zero.error, HasSubstr("'0', expected a number from 1"));
   Launched address({"worker", "--scheduler", "host0", "--", "true"});
   EXPECT_EQ(address.wait(), 2);
   EXPECT_THAT(address.error, HasSubstr("--scheduler is 'host0', expected host:port"));

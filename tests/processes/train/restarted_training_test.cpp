@@ -81,7 +81,7 @@ TEST(RestartedTrainings, EndIfNoRestartIsLeft) {
   EXPECT_THAT(finished.output, HasSubstr("no restart is left (--restarts 1)"));
 }
 
-TEST(RestartedTrainings, GoOnWithAWarningIfTheStateCannotBeKept) {
+TEST(RestartedTrainings, RefuseAFolderThatCannotBeMade) {
   const Finished finished =
       run_ranks(2, kProgram, "data", "--restarts 1 --recovery-seconds 0 --recovery-dir /proc/none");
   EXPECT_NE(finished.code, 0) << finished.output;
@@ -109,10 +109,48 @@ TEST(RestartedTrainings, GoOnInTheWorldOfAScheduler) {
 }
 
 TEST(RestartedTrainings, LeaveNothingInMemory) {
-  run_ranks(2, kProgram, "data 0:9:1:kill", kEachStep);
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    EXPECT_THAT(entry.path().string(), Not(HasSubstr("trireme-recovery")));
-  }
+  const Finished finished = test::shell(
+      test::variable("TRIREME_BIN") +
+      "/trireme run -n 1 --restarts 1 -- sh -c 'touch $TRIREME_RECOVERY_FOLDER/state; "
+      "echo folder $TRIREME_RECOVERY_FOLDER; exit $((1 - TORCHELASTIC_RESTART_COUNT))'");
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  const auto begin = finished.output.find("/dev/shm/trireme-recovery-");
+  ASSERT_NE(begin, std::string::npos) << finished.output;
+  const auto end = finished.output.find('\n', begin);
+  EXPECT_FALSE(std::filesystem::exists(finished.output.substr(begin, end - begin)));
+}
+
+TEST(RestartedTrainings, DoNotGoOnFromThoseOfAnotherRun) {
+  const test::TemporaryFolder temporary;
+  const std::string options =
+      std::string(kEachStep) + " --recovery-dir " + temporary.path().string();
+  run_ranks(2, kProgram, "data", options);
+  const std::string expected = result_of(run_ranks(2, kProgram, "zero1"));
+  const Finished finished = run_ranks(2, kProgram, "zero1 0:1:1:kill", options);
+  EXPECT_EQ(result_of(finished), expected) << finished.output;
+  EXPECT_THAT(finished.output, HasSubstr("first step 1\n"));
+}
+
+TEST(RestartedTrainings, RefuseDifferentFolders) {
+  const Finished finished = test::shell(test::variable("TRIREME_BIN") +
+                                        "/trireme run -n 2 --output all -- sh -c "
+                                        "'TRIREME_RECOVERY_FOLDER=/tmp/states_$RANK exec " +
+                                        test::variable(kProgram) + " data'");
+  EXPECT_NE(finished.code, 0);
+  EXPECT_THAT(finished.output,
+              HasSubstr("the ranks keep their states in different folders: rank 0 in "
+                        "/tmp/states_0, rank 1 in /tmp/states_1"));
+}
+
+TEST(RestartedTrainings, KeepWhatRanksDidLastOfEachFailure) {
+  const test::TemporaryFolder temporary;
+  const Finished finished =
+      run_ranks(2, kProgram, "data 0:5:1:kill",
+                std::string(kEachStep) + " --log-dir " + temporary.path().string());
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  const auto folder = temporary.path() / "failure_0";
+  EXPECT_THAT(finished.output, HasSubstr("trireme doctor --dump " + folder.string()));
+  EXPECT_FALSE(std::filesystem::is_empty(folder));
 }
 
 }  // namespace

@@ -138,6 +138,20 @@ bool is_dump_folder_given(const RunOptions& options) {
                              [](const auto& variable) { return variable.first == "TRIREME_DUMP"; });
 }
 
+std::string run_id_of(const RunOptions& options, const ListeningSocket& socket) {
+  if (options.place) return options.place->run_id;
+  return join_message(host_name(), "-", ::getpid(), "-", socket.port);
+}
+
+// A scheduler adds the number of the attempt from the first restart on.
+std::string name_of_all_attempts(const RunOptions& options, const ListeningSocket& socket) {
+  std::string name = run_id_of(options, socket);
+  if (!options.place || options.place->restart == 0) return name;
+  const std::string suffix = join_message("-", options.place->restart);
+  if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
+  return name;
+}
+
 PreparedRun prepare_run(const RunOptions& options, const ListeningSocket& socket,
                         const fs::path& log_folder, const fs::path& recovery_folder) {
   RunPlan plan = plan_for_this_machine(options);
@@ -145,9 +159,7 @@ PreparedRun prepare_run(const RunOptions& options, const ListeningSocket& socket
                    : options.place  ? options.place->store_port
                                     : *options.master_port;
   add_variable(plan, "MASTER_PORT", std::to_string(port));
-  add_variable(plan, "TRIREME_RUN_ID",
-               options.place ? options.place->run_id
-                             : join_message(host_name(), "-", ::getpid(), "-", socket.port));
+  add_variable(plan, "TRIREME_RUN_ID", run_id_of(options, socket));
   if (!is_dump_folder_given(options)) add_variable(plan, "TRIREME_DUMP", log_folder.string());
   const std::string secret = secret_of(options);
   if (secret.empty() && !options.place) {
@@ -157,8 +169,14 @@ PreparedRun prepare_run(const RunOptions& options, const ListeningSocket& socket
         " to the same random text on all hosts, for instance from: openssl rand -hex 16"));
   }
   if (!secret.empty()) add_variable(plan, kSecretVariable, secret);
-  if (!recovery_folder.empty())
-    add_variable(plan, "TRIREME_RECOVERY_FOLDER", recovery_folder.string());
+  // A run below another one does not get its folder.
+  constexpr const char* kFolder = "TRIREME_RECOVERY_FOLDER";
+  if (!recovery_folder.empty() || Environment::of_process().has(kFolder))
+    add_variable(plan, kFolder, recovery_folder.string());
+  if (options.place && options.place->restarts == 0 && !recovery_folder.empty()) {
+    plan.warnings.emplace_back(
+        "--recovery-dir has no effect: the scheduler was started without --restarts");
+  }
   StoreAddress place = place_of(plan, options, socket, secret);
   return {.plan = std::move(plan), .place = std::move(place)};
 }
@@ -176,7 +194,7 @@ int run(const RunOptions& options) {
     std::error_code ignored;
     for (const fs::path& dump : find_dumps(log_folder)) fs::remove(dump, ignored);
   }
-  const RecoveryFolder recovery(options);
+  const RecoveryFolder recovery(options, name_of_all_attempts(options, socket));
   const Preparation prepare = [&](const RunOptions& own) {
     return prepare_run(own, socket, log_folder, recovery.path());
   };

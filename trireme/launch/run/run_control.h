@@ -55,6 +55,8 @@ class RunControl {
   virtual std::optional<StopOrder> receive() = 0;
   /// Closes the connection. The other methods may not be called afterwards.
   virtual void leave() = 0;
+  /// Says of `count` ranks from `first` on that they could not be run, and why.
+  void could_not_run(int first, int count, const std::string& reason);
   /// Says that a rank has ended. Blocks for a second at most.
   virtual void rank_ended(const EndedRank& rank) = 0;
 };

@@ -60,6 +60,11 @@ void check_restarts(const RunOptions& options) {
                       "leave one of them out: the launchers of several hosts do not start ranks "
                       "again together");
   }
+  if (options.place && options.recovery_interval && !options.recovery_folder) {
+    throw ConfigError(
+        "--recovery-seconds is given without --recovery-dir, so that no state is kept",
+        "give a folder that all hosts share, or leave it out");
+  }
   if (!options.place && options.restarts == 0 &&
       (options.recovery_folder || options.recovery_interval)) {
     throw ConfigError(
@@ -237,6 +242,13 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   add_unless_given("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
   for (const auto& [name, value] : options.environment) add_variable(plan, name, value);
   return plan;
+}
+
+std::optional<std::string> RunPlan::variable(const std::string& name) const {
+  for (const auto& [given, value] : ranks.front().variables) {
+    if (given == name) return value;
+  }
+  return Environment::of_process().find(name);
 }
 
 void add_variable(RunPlan& plan, const std::string& name, const std::string& value) {

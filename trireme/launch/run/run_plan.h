@@ -7,6 +7,7 @@
 #include <trireme/launch/run/run.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,10 @@ struct RunPlan {
   std::vector<std::string> warnings;
   /// The ranks of this host.
   std::vector<RankPlan> ranks;
+
+  /// Returns the value of a variable that all ranks get from this plan or from the launcher's
+  /// environment.
+  std::optional<std::string> variable(const std::string& name) const;
 };
 
 /// Checks the options and computes the plan, except for a port that is chosen later. Throws

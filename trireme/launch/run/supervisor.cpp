@@ -89,7 +89,7 @@ int Supervisor::run() {
   const int code = report();
   const bool is_log_cut =
       std::ranges::any_of(streams_, [](const Stream& s) { return s.relay->is_log_cut(); });
-  if (code == 0 && !options_.log_folder && !is_log_cut) {
+  if (code == 0 && !options_.log_folder && !is_log_cut && !wants_to_rejoin()) {
     std::error_code ignored;
     std::filesystem::remove_all(log_folder_, ignored);
   }
@@ -284,9 +284,14 @@ void Supervisor::handle_signals() {
 }
 
 void Supervisor::handle_stop_request(int signal, int sender) {
+  const bool goes_on = wants_restart() || wants_to_rejoin();
   is_cancelled_ = true;
   const bool is_second = signal == SIGTERM && is_second_request(sender) && is_leaving_;
   if (phase_ != Phase::kRunning) {
+    if (goes_on) {
+      stop_signal_ = signal;
+      say(join_message("got ", describe_signal(signal), ", no restart follows"));
+    }
     // This is the second Ctrl-C, or the ranks have failed or ended already and the user does not
     // want to wait.
     if ((signal == SIGTERM && !is_second) || signal == SIGHUP) return;

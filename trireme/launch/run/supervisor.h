@@ -58,7 +58,9 @@ class Supervisor {
   /// Returns true, after `run`, if a rank has failed and another attempt is allowed.
   bool wants_restart() const;
   /// Returns true, after `run`, if the scheduler forms the world anew.
-  bool wants_to_rejoin() const { return is_ordered_to_rejoin_ && !is_cancelled_ && !gave_up_; }
+  bool wants_to_rejoin() const {
+    return is_ordered_to_rejoin_ && !is_cancelled_ && !stop_signal_ && !gave_up_;
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

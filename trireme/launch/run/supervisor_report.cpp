@@ -4,13 +4,26 @@
 #include <trireme/base/error.h>
 #include <trireme/base/leaving.h>
 #include <trireme/launch/run/exit_report.h>
+#include <trireme/launch/run/restarts.h>
 #include <trireme/launch/run/supervisor.h>
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 namespace trireme::launch {
+
+void RunControl::could_not_run(int first, int count, const std::string& reason) {
+  constexpr int kCode = 2;
+  for (int rank = first; rank < first + count; ++rank) {
+    rank_ended({.rank = rank,
+                .process = ::getpid(),
+                .code = kCode,
+                .how = "could not be run: " + reason,
+                .log = ""});
+  }
+}
 
 std::string describe_attempt(const Attempt& attempt) {
   return join_message("restart ", attempt.number, " of ", attempt.most);
@@ -86,6 +99,7 @@ int Supervisor::report() {
                      log_folder_.string()));
   } else if (ordered_code_) {
     code = *ordered_code_;
+    if (wants_to_rejoin()) put_dumps_aside(log_folder_, attempt_.number);
     say(join_message("ended by the scheduler", is_ordered_to_rejoin_ ? " for a restart" : "",
                      ", logs in ", log_folder_.string()));
   } else if (first_failure_) {
@@ -142,8 +156,10 @@ void Supervisor::report_failure(const Rank& rank) {
                                        ended_by_us_ == 1 ? " was" : " were", " ended\n"));
   }
   if (!find_dumps(log_folder_).empty()) {
-    consoles_.error.write(join_message("  what each rank did last: trireme doctor --dump ",
-                                       log_folder_.string(), "\n"));
+    const bool goes_on = wants_restart() || wants_to_rejoin();
+    const auto folder = goes_on ? put_dumps_aside(log_folder_, attempt_.number) : log_folder_;
+    consoles_.error.write(
+        join_message("  what each rank did last: trireme doctor --dump ", folder.string(), "\n"));
   }
 }
 

@@ -84,7 +84,8 @@ std::optional<Refused> Roster::objection(const Hello& worker, const std::string&
                                           "', which is already that of ",
                                           describe(other.hello, other.address)),
                    .hint = "give each worker its own TRIREME_NODE_ID or MS_NODE_ID, or none",
-                   .cause = "a node id that another worker has"};
+                   .cause = "a node id that another worker has",
+                   .is_for_room = true};
   }
   if (!all_.empty()) {
     const Worker& first = all_.front();

@@ -28,6 +28,9 @@ struct SchedulerOptions {
   std::string port_source = "--port";
   /// The number of ranks in the world.
   int workers = 1;
+  /// The number of ranks with which a run also begins if no more have come at the deadline; 0 for
+  /// `workers`.
+  int fewest_workers = 0;
   /// The longest time until the world is complete.
   std::chrono::milliseconds timeout{std::chrono::seconds{300}};
   /// The time between SIGTERM and SIGKILL for ranks that must end.
@@ -38,6 +41,8 @@ struct SchedulerOptions {
   /// time it must be complete before `timeout`. More workers than the world needs are kept as
   /// spares.
   int restarts = 0;
+  /// The time for which a restart waits for the ranks above `fewest_workers`.
+  std::chrono::milliseconds replace_timeout{std::chrono::seconds{30}};
   /// The number of open files that each rank needs in one process: 2 in the process of the store,
   /// and 3 if that is this process.
   int files_of_rank = 2;

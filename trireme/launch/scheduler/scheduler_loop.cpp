@@ -238,7 +238,7 @@ void SchedulerLoop::handle_deadlines() {
     }
   }
   if (phase_ == Phase::kForming && now >= spares_join_) add_spares();
-  if (phase_ == Phase::kForming && now >= deadline_) give_up_waiting();
+  if (phase_ == Phase::kForming && now >= deadline_) stop_waiting();
 }
 
 void SchedulerLoop::update_watches() {

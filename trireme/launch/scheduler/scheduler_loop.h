@@ -73,6 +73,7 @@ class SchedulerLoop {
   void restart(const std::string& reason);
   void add_spares();
   void fail(const std::string& reason, int code);
+  void stop_waiting();
   void give_up_waiting();
   template <typename... Parts>
   void say(const Parts&... parts) {
@@ -99,7 +100,9 @@ class SchedulerLoop {
   Key next_key_ = kFirstPeer;
   Phase phase_ = Phase::kForming;
   Clock::time_point deadline_;
+  std::string run_name_;  // the same in all attempts
   int attempt_ = 0;
+  int size_of_world_ = 0;
   Clock::time_point spares_join_ = Clock::time_point::max();
   bool has_told_counts_ = false;
   int ended_by_us_ = 0;

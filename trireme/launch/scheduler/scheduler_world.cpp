@@ -34,7 +34,10 @@ void SchedulerLoop::introduce(Key key, Peer& peer, const Hello& hello) {
         peer, {.reason = "the run has ended", .hint = "start it again", .cause = "late workers"});
   }
   if (const auto refusal = roster_.objection(hello, peer.address)) {
-    const bool may_be_spare = attempt_ < options_.restarts && refusal->is_for_room;
+    const auto spares = std::ranges::count_if(
+        peers_, [](const auto& one) { return one.second.state == Peer::State::kSpare; });
+    const bool may_be_spare = attempt_ < options_.restarts && refusal->is_for_room &&
+                              phase_ == Phase::kRunning && spares < options_.workers;
     if (!may_be_spare) return refuse(peer, *refusal);
     peer.state = Peer::State::kSpare;
     say(describe(hello, peer.address), " is kept as a spare");
@@ -75,9 +78,13 @@ void SchedulerLoop::begin_if_all_are_there() {
 // Tells each worker its place.
 void SchedulerLoop::begin() {
   constexpr int kRandomDigits = 8;
-  const std::string run_id = join_message(host_name(), "-", ::getpid(), "-", options_.place.port,
-                                          "-", make_secret().substr(0, kRandomDigits));
+  if (run_name_.empty()) {
+    run_name_ = join_message(host_name(), "-", ::getpid(), "-", options_.place.port, "-",
+                             make_secret().substr(0, kRandomDigits));
+  }
+  const std::string run_id = attempt_ == 0 ? run_name_ : join_message(run_name_, "-", attempt_);
   phase_ = Phase::kRunning;
+  size_of_world_ = roster_.ranks();
   deadline_ = Clock::time_point::max();
   for (const auto& [key, place] : roster_.assign(store_port_, run_id)) {
     Peer& peer = peers_.at(key);
@@ -111,6 +118,7 @@ void SchedulerLoop::lose(Key key) {
     notes_.add_limited("workers that left early", describe(peer.hello, peer.address) +
                                                       " has gone before the world was complete");
     roster_.remove(key);
+    if (attempt_ > 0) spares_join_ = Clock::now();
   } else if (peer.state == Peer::State::kMember && phase_ == Phase::kRunning && !peer.is_done()) {
     const std::string reason = describe_loss(peer);
     for (int i = 0; i < peer.hello.ranks; ++i) peer.ended.insert(peer.place.first_rank + i);
@@ -195,7 +203,8 @@ void SchedulerLoop::restart(const std::string& reason) {
   }
   phase_ = Phase::kForming;
   roster_ = Roster(options_.workers);
-  deadline_ = Clock::now() + options_.timeout;
+  deadline_ =
+      Clock::now() + (options_.fewest_workers > 0 ? options_.replace_timeout : options_.timeout);
   spares_join_ = Clock::now() + kBeforeSpares;
 }
 
@@ -233,6 +242,15 @@ void SchedulerLoop::fail(const std::string& reason, int code) {
   deadline_ = Clock::now() + options_.grace + kEndPatience;
 }
 
+// Begins with fewer ranks than wanted if that is allowed, and ends the run otherwise.
+void SchedulerLoop::stop_waiting() {
+  const int ranks = roster_.ranks();
+  if (options_.fewest_workers == 0 || ranks < options_.fewest_workers) return give_up_waiting();
+  say("goes on with ", describe_count(static_cast<std::size_t>(ranks), "rank"), ", of ",
+      options_.fewest_workers, " to ", options_.workers);
+  roster_.complete_with_fewer();
+}
+
 void SchedulerLoop::give_up_waiting() {
   const std::chrono::duration<double> waited = options_.timeout;
   const std::string counts = notes_.describe_counts();
@@ -261,7 +279,8 @@ std::string SchedulerLoop::describe_world() const {
     if (peer.state == Peer::State::kMember) by_rank.emplace(peer.place.first_rank, &peer);
   }
   std::string text = join_message(
-      "the world is complete: ", describe_count(static_cast<std::size_t>(options_.workers), "rank"),
+      "the world is complete: ",
+      describe_count(static_cast<std::size_t>(by_rank.begin()->second->place.world_size), "rank"),
       " on ",
       describe_count(static_cast<std::size_t>(by_rank.begin()->second->place.nodes), "host"));
   std::size_t lines = 0;
@@ -288,8 +307,13 @@ void SchedulerLoop::report_end() {
   }
   if (const std::string counts = notes_.describe_counts(); !has_told_counts_ && !counts.empty())
     say("connections that were dropped or refused:\n", counts);
+  for (auto& [key, peer] : peers_) {
+    if (peer.state != Peer::State::kSpare) continue;
+    peer.channel.send(encode(Refused{.reason = "the run has ended well without this spare worker",
+                                     .hint = "nothing is to be done"}));
+  }
   if (code_ != 0) return;
-  say(options_.workers == 1 ? "the rank" : join_message("all ", options_.workers, " ranks"),
+  say(size_of_world_ == 1 ? "the rank" : join_message("all ", size_of_world_, " ranks"),
       " exited with code 0");
 }
 

@@ -186,17 +186,20 @@ void Model::Impl::resume(const std::filesystem::path& path) {
   detail::set_random_streams(state.own, device);
 }
 
-// Damage is found before anything is changed, and by all ranks alike.
+// Damage is found before anything is changed, and makes all ranks throw.
 void Model::Impl::recover() {
-  std::optional<std::filesystem::path> newest;
   const bool is_first = options.group.rank() == 0;
+  const auto warn_of = [&](const std::exception& error) {
+    if (is_first) warn("the state that was kept before the restart cannot be used: ", error.what());
+  };
   try {
-    newest = recovery->take_newest(position.global_step);
+    const auto newest = recovery->take_newest(position.global_step);
     if (!newest) return;
     resume(*newest);
   } catch (const CheckpointError& error) {
-    if (is_first) warn("the state that was kept before the restart cannot be used: ", error.what());
-    return;
+    return warn_of(error);
+  } catch (const UsageError& error) {  // another rank could not read it
+    return warn_of(error);
   }
   if (!is_first) return;
   note("goes on after step ", position.step, " of epoch ", position.epoch, " (step ",

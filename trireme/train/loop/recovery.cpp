@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/train/loop/recovery.h>
 
+#include <trireme/base/environment.h>
+#include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/warning.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/reader.h>
 #include <trireme/checkpoint/recovery.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/consensus.h>
 #include <trireme/train/loop/model_impl.h>
 
 #include <ATen/ops/tensor.h>
@@ -15,6 +18,7 @@
 #include <atomic>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 namespace trireme::detail {
 namespace {
@@ -28,25 +32,48 @@ constexpr std::int64_t kStepsToSecond = 10;
 
 std::unique_ptr<Recovery> Recovery::of_process(const comm::Group& group) {
   static std::atomic<int> models = 0;
-  const auto folder = checkpoint::recovery_folder();
-  if (!folder) return nullptr;
-  return std::unique_ptr<Recovery>(new Recovery(group, *folder, models++));
+  const std::string folder = checkpoint::recovery_folder().value_or("").string();
+  const std::string rank = Environment::of_process().find("RANK").value_or("0");
+  // Rank 0 names the model: by its number in the process, and by the process.
+  const std::string own = join_message(models++, "_of_rank_", rank);
+  const std::vector<std::string> folders = comm::all_gather_text(folder, group);
+  for (std::size_t other = 1; other < folders.size(); ++other) {
+    if (folders[other] == folders[0]) continue;
+    const auto described = [](const std::string& one) {
+      return one.empty() ? std::string("nowhere") : join_message("in ", one);
+    };
+    throw UsageError(
+        join_message("the ranks keep their states in different folders: rank 0 ",
+                     described(folders[0]), ", rank ", other, " ", described(folders[other])),
+        "give all workers the same --recovery-dir, on a file system that all hosts "
+        "share, or none (TRIREME_RECOVERY_FOLDER)");
+  }
+  if (folder.empty()) return nullptr;
+  const std::string name = comm::all_gather_text(own, group).front();
+  return std::unique_ptr<Recovery>(new Recovery(group, folder, "model_" + name));
 }
 
-Recovery::Recovery(const comm::Group& group, const std::filesystem::path& folder, int number)
+Recovery::Recovery(const comm::Group& group, const std::filesystem::path& folder,
+                   std::string prefix)
     : group_(group),
-      options_{.folder = folder, .prefix = join_message("model_", number), .keep = 1},
+      options_{.folder = folder, .prefix = std::move(prefix), .keep = 1},
       interval_(checkpoint::recovery_interval()),
       may_take_(checkpoint::restart_count() > 0) {}
 
 std::optional<std::filesystem::path> Recovery::take_newest(std::int64_t global_step) {
   if (!std::exchange(may_take_, false)) return std::nullopt;
-  auto newest = checkpoint::latest(options_.folder, options_.prefix);
-  if (!newest) return std::nullopt;
-  const checkpoint::Reader reader(*newest);
-  const checkpoint::State state = checkpoint::state_for_rank(reader, group_.rank());
-  if (number_entry<std::int64_t>(state, "global_step") <= global_step) return std::nullopt;
-  return newest;
+  // Rank 0 decides: a folder of several hosts may not look the same on all of them.
+  std::string path;
+  comm::succeed_together("find the state that was kept", group_, [&] {
+    if (group_.rank() != 0) return;
+    const auto newest = checkpoint::latest(options_.folder, options_.prefix);
+    if (!newest) return;
+    const checkpoint::State state = checkpoint::state_for_rank(checkpoint::Reader(*newest), 0);
+    if (number_entry<std::int64_t>(state, "global_step") > global_step) path = newest->string();
+  });
+  path = comm::all_gather_text(path, group_).front();
+  if (path.empty()) return std::nullopt;
+  return path;
 }
 
 void Recovery::after_step(std::int64_t global_step,
@@ -58,9 +85,11 @@ void Recovery::after_step(std::int64_t global_step,
         group_, checkpoint::AsyncOptions{
                     .on_failure = [this](const std::string& reason) { stop_keeping(reason); }});
   }
-  const Seconds writing = saver_->is_busy() ? Seconds{0} : saver_->seconds();
-  saver_->save(options_, make);
+  // All ranks know then whether the last state was kept.
+  saver_->finish();
   if (is_broken_) return;
+  const Seconds writing = saver_->seconds();
+  saver_->save(options_, make);
   schedule_next(global_step, Clock::now() - started + writing, started);
 }
 

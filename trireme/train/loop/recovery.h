@@ -20,14 +20,14 @@ namespace trireme::detail {
 /// The states of one model. Methods are collective and blocking unless they say otherwise.
 class Recovery {
  public:
-  /// Returns null in a run without restarts. Not collective.
-  /// @param group the ranks that train the model. All of them must construct their models in the
-  /// same order, because a model is recognised by its number in the process.
+  /// Returns null in a run without restarts. Throws UsageError if the ranks have different folders.
+  /// @param group the ranks that train the model. Its first rank must construct its models in the
+  /// same order in each attempt, because a model is recognised by its number there.
   static std::unique_ptr<Recovery> of_process(const comm::Group& group);
 
   /// Returns the newest state that an earlier attempt has kept, if it has more steps than
-  /// `global_step`. Returns std::nullopt in the first attempt and in all later calls. Not
-  /// collective; all ranks get the same.
+  /// `global_step`. Returns std::nullopt in the first attempt and in all later calls. All ranks get
+  /// the same. Throws CheckpointError on all ranks if the folder cannot be read.
   std::optional<std::filesystem::path> take_newest(std::int64_t global_step);
 
   /// Keeps the state after a step, if it is time to. Blocks until the data of this rank is copied;
@@ -46,7 +46,7 @@ class Recovery {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
 
-  Recovery(const comm::Group& group, const std::filesystem::path& folder, int number);
+  Recovery(const comm::Group& group, const std::filesystem::path& folder, std::string prefix);
   void schedule_next(std::int64_t global_step, Seconds cost, Clock::time_point started);
   void stop_keeping(const std::string& reason);
 
