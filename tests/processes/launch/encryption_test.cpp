@@ -17,7 +17,6 @@ using test::free_port;
 using test::Launched;
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 
 // Sets variables for what is started meanwhile.
 class Variables {

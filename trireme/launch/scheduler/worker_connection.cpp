@@ -115,7 +115,7 @@ void WorkerConnection::refuse_encryption() const {
   const TlsFailure& failure = channel_.tls_failure();
   throw ConfigError(
       join_message("the encryption (TLS) with ", scheduler, " has failed: ", failure.text),
-      std::string(hint_of(failure.cause)));
+      hint_of(failure.cause));
 }
 
 void WorkerConnection::answer_challenge(const WorkerOptions& options, const std::string& message) {

@@ -17,11 +17,11 @@
 namespace trireme::launch {
 
 /// Frees an object by the function that OpenSSL has for its type.
-template <auto free>
+template <auto Free>
 struct OpensslDeleter {
   template <typename Object>
   void operator()(Object* object) const {
-    free(object);
+    Free(object);
   }
 };
 

@@ -92,7 +92,7 @@ std::optional<TlsFiles> read_tls_files(const Environment& environment, const Tls
                                    "and the authority"),
                       kFilesHint);
   }
-  const TlsFiles files = files_of(by_variables);
+  TlsFiles files = files_of(by_variables);
   if (!mind_spore || mind_spore->empty() || is_switched_on(mind_spore)) return files;
   throw ConfigError(
       join_message("environment variable ", kMindSporeSwitch, " is '", *mind_spore,

@@ -150,13 +150,12 @@ void TlsSession::Impl::fail() {
   const int reason = ERR_GET_REASON(code);
   const std::string problem = take_openssl_error();
   if (failure) return;
-  if (ERR_GET_LIB(code) != ERR_LIB_SSL) {
-    failure = {TlsCause::kBroken, "it does not keep to TLS: " + problem};
-  } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
+  const bool is_of_tls = ERR_GET_LIB(code) == ERR_LIB_SSL;
+  if (is_of_tls && reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
     failure = {TlsCause::kNoCertificate, "it has shown no certificate"};
-  } else if (reason > kAlertTexts) {
+  } else if (is_of_tls && reason > kAlertTexts) {
     failure = failure_of_alert(reason - kAlertTexts);
-  } else if (reason == SSL_R_UNSUPPORTED_PROTOCOL) {
+  } else if (is_of_tls && reason == SSL_R_UNSUPPORTED_PROTOCOL) {
     failure = {TlsCause::kBroken, "it has another version of TLS than 1.3"};
   } else {
     failure = {TlsCause::kBroken, "it does not keep to TLS: " + problem};

@@ -34,7 +34,6 @@ using test::RawTls;
 using test::RunningScheduler;
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 
 class EncryptedScheduler : public testing::Test {
  protected:
@@ -310,8 +309,9 @@ TEST_F(EncryptedScheduler, IsNotDelayedByAThousandStrangers) {
   const std::string printed = run_after([&](RunningScheduler& scheduler) {
     for (int i = 0; i < kMany; ++i) {
       strangers.push_back(scheduler.connect());
-      const std::vector<std::string> said{"", "GET / HTTP/1.1\r\n\r\n", half,
-                                          "\x16\x03\x01\x01\x00" + std::string(9'000, 'x')};
+      const std::vector<std::string> said{
+          "", "GET / HTTP/1.1\r\n\r\n", half,
+          std::string("\x16\x03\x01\x01\x00", 5) + std::string(9'000, 'x')};
       const std::string& bytes = said.at(static_cast<std::size_t>(i) % said.size());
       ::send(strangers.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }

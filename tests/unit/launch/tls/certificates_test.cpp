@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::around_now;
 using test::HostFiles;
+using test::kDay;
 using test::kHour;
 using test::message_of;
 using test::read_file;
@@ -172,8 +173,8 @@ TEST(CertificateFiles, MustBeValidNow) {
                  "old/certificate.pem has expired: host0 was valid until ");
   expect_problem(hosts.make("early", {"host0"}, around_now(-kHour, 2 * kHour)),
                  "early/certificate.pem is not valid yet: host0 is valid from ");
-  const CertificateReport report = check_certificates(
-      hosts.make("short", {"host0"}, around_now(kHour, 3 * 24 * kHour + 60)), {});
+  const CertificateReport report =
+      check_certificates(hosts.make("short", {"host0"}, around_now(kHour, 3 * kDay + 60)), {});
   EXPECT_THAT(report.problems, IsEmpty());
   EXPECT_THAT(report.warnings, ElementsAre(HasSubstr("lasts only 3 more days")));
 }

@@ -20,6 +20,7 @@ using launch::TlsFiles;
 using launch::Validity;
 
 inline constexpr std::int64_t kHour = 3600;
+inline constexpr std::int64_t kDay = 24 * kHour;
 
 /// Returns a time around now, in seconds.
 inline Validity around_now(std::int64_t before = kHour, std::int64_t after = kHour) {
@@ -57,7 +58,7 @@ class HostFiles {
 
  private:
   TemporaryFolder folder_;
-  KeyAndCertificate authority_ = launch::make_authority(around_now(24 * kHour, 24 * kHour));
+  KeyAndCertificate authority_ = launch::make_authority(around_now(kDay, 4 * kDay));
 };
 
 }  // namespace trireme::test
