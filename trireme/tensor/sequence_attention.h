@@ -16,7 +16,7 @@ inline constexpr const char* kContextAxis = "context";
 
 /// How ranks that hold parts of one sequence compute attention together.
 enum class SequenceAttention : std::uint8_t {
-  kCheapest,  ///< the one of the others whose messages take the least estimated time
+  kCheapest,  ///< the one of the others that takes the least estimated time
   kRing,      ///< keys and values travel from rank to rank while each rank computes blocks
   kHeads,     ///< all-to-all: every rank computes the whole sequence of some heads
   kGather     ///< keys and values are gathered on every rank

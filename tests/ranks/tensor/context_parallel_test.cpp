@@ -366,7 +366,7 @@ TEST(ContextParallel, PredictionsHideTheMessagesOfTheRing) {
   };
   const auto ring = predicted(SequenceAttention::kRing);
   const auto gather = predicted(SequenceAttention::kGather);
-  EXPECT_NEAR(ring.parts.compute, gather.parts.compute, 1e-3 * gather.parts.compute);
+  EXPECT_NEAR(ring.parts.compute, gather.parts.compute, 1e-2 * gather.parts.compute);
   EXPECT_LT(ring.parts.layouts, 0.9 * gather.parts.layouts);
   EXPECT_LT(ring.step_seconds, gather.step_seconds);
 }

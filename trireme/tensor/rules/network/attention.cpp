@@ -19,6 +19,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -33,10 +34,18 @@ at::Tensor heads_inside(const at::Tensor& query, at::ScalarType type) {
   return query.new_empty(sizes, type).transpose(kHeads, kSequence);
 }
 
-// Returns the scores of this rank's queries on all keys.
-AttentionBlock own_rows(const LocalCall& call, int query, const at::Tensor& key) {
-  return {.rows = own_extent(call.input_sizes(query), call.input_layout(query), kSequence),
-          .keys = {.offset = 0, .size = key.size(kSequence)}};
+// Returns the blocks of this rank's queries under a causal mask: the keys before them, which they
+// all see, and those with which they begin. As two blocks, hidden scores are hardly computed.
+std::array<AttentionBlock, 2> own_blocks(const LocalCall& call, int query, const at::Tensor& key) {
+  const Extent rows = own_extent(call.input_sizes(query), call.input_layout(query), kSequence);
+  const std::int64_t before = std::min(rows.offset, key.size(kSequence));
+  const std::int64_t beside = std::min(rows.size, key.size(kSequence) - before);
+  return {AttentionBlock{.rows = rows, .keys = {.offset = 0, .size = before}},
+          AttentionBlock{.rows = rows, .keys = {.offset = before, .size = beside}}};
+}
+
+at::Tensor part_of_keys(const at::Tensor& keys, const AttentionBlock& block) {
+  return keys.narrow(kSequence, block.keys.offset, block.keys.size);
 }
 
 // Runs attention on this rank's queries. If the sequence is sharded under a causal mask, the kernel
@@ -55,8 +64,14 @@ void attention(LocalCall& call) {
     call.call_operator();
     return;
   }
-  const BlockResult result = attend(query, key, call.tensor(2), own_rows(call, 0, key), settings);
-  call.give({result.output, as_saved(result.logsumexp)});
+  BlockSum sum;
+  for (const AttentionBlock& block : own_blocks(call, 0, key)) {
+    if (!is_seen(block, settings.is_causal)) continue;
+    sum.add(attend(query, part_of_keys(key, block), part_of_keys(call.tensor(2), block), block,
+                   settings));
+  }
+  const BlockResult result = sum.result(query);
+  call.give({result.output, result.logsumexp});
 }
 
 void attention_backward(LocalCall& call) {
@@ -72,12 +87,22 @@ void attention_backward(LocalCall& call) {
     call.call_operator();
     return;
   }
-  const BlockGradients gradients = attend_backward({.grad_output = call.tensor(0),
-                                                    .query = query,
-                                                    .output = call.tensor(4),
-                                                    .logsumexp = call.tensor(5)},
-                                                   key, value, own_rows(call, 1, key), settings);
-  call.give({gradients.query, gradients.key, gradients.value});
+  const QuerySide side = {.grad_output = call.tensor(0),
+                          .query = query,
+                          .output = call.tensor(4),
+                          .logsumexp = call.tensor(5)};
+  at::Tensor of_query = widened(at::zeros_like(query));
+  const at::Tensor of_key = at::zeros_like(key);  // of keys that no query sees
+  const at::Tensor of_value = at::zeros_like(value);
+  for (const AttentionBlock& block : own_blocks(call, 1, key)) {
+    if (!is_seen(block, settings.is_causal)) continue;
+    const BlockGradients of_block = attend_backward(side, part_of_keys(key, block),
+                                                    part_of_keys(value, block), block, settings);
+    of_query += of_block.query;
+    part_of_keys(of_key, block).copy_(of_block.key);
+    part_of_keys(of_value, block).copy_(of_block.value);
+  }
+  call.give({of_query.to(query.scalar_type()), of_key, of_value});
 }
 
 // Sets the placement of the mask, which is broadcast to [batch, heads, queries, keys].
@@ -89,6 +114,43 @@ void place_mask(Strategy& strategy, const Call& call, const at::Tensor& query,
   const std::vector<std::int64_t> scores = {query.size(0), query.size(1), query.size(2),
                                             key.size(2)};
   strategy.inputs[static_cast<std::size_t>(input)] = placed_along(call.input(input), scores, dim);
+}
+
+// Counts the products of queries and keys and of weights and values. A causal mask halves them.
+double attention_flops(const Call& call, const at::Tensor& query, const at::Tensor& key) {
+  const double products =
+      4.0 * static_cast<double>(query.numel()) * static_cast<double>(key.size(kSequence));
+  return call.boolean(call.position("is_causal")) ? products / 2 : products;
+}
+
+double forward_flops(const Call& call) {
+  return attention_flops(call, call.input(0), call.input(1));
+}
+
+// Four products, and one that recomputes the weights.
+double backward_flops(const Call& call) {
+  return 2.5 * attention_flops(call, call.input(1), call.input(2));
+}
+
+// Returns the scores that a causal mask leaves to some rows.
+double seen_scores(const Extent& rows, std::int64_t keys) {
+  // Rows before `all` see one key more than the row before them, and the others all keys.
+  const std::int64_t end = rows.offset + rows.size;
+  const std::int64_t all = std::clamp(keys, rows.offset, end);
+  const auto growing = static_cast<double>(all - rows.offset);
+  return growing * static_cast<double>(rows.offset + 1 + all) / 2 +
+         static_cast<double>(end - all) * static_cast<double>(keys);
+}
+
+// Returns the scores of the part of the queries that has most under a causal mask, as a multiple of
+// the mean.
+double causal_imbalance(std::int64_t rows, std::int64_t keys, std::int64_t parts) {
+  double most = 0;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    most = std::max(most, seen_scores(part_of(rows, parts, part), keys));
+  }
+  const double all = seen_scores({.offset = 0, .size = rows}, keys);
+  return all > 0 ? most * static_cast<double>(parts) / all : 1;
 }
 
 int input_named(const Call& call, const char* name) { return call.input_of(call.position(name)); }
@@ -112,8 +174,9 @@ class AttentionStrategies {
     }
     if (has_whole_keys_elsewhere()) {
       strategies.push_back(of_ring());
-      if (shards_heads() && heads_of_part() >= axis_.ranks) strategies.push_back(of_heads());
+      if (shards_heads() && size_of_part(kHeads) >= axis_.ranks) strategies.push_back(of_heads());
     }
+    strategies.push_back(whole());
     prefer_choice(strategies, first);
   }
 
@@ -129,10 +192,10 @@ class AttentionStrategies {
     return call_.input(query_).size(kHeads) == heads || heads % axis_.parts(key_, kHeads) == 0;
   }
 
-  // The heads of keys that the ranks along the axis have together.
-  std::int64_t heads_of_part() const {
-    const std::int64_t others = axis_.parts(key_, kHeads) / axis_.ranks;
-    return (call_.input(key_).size(kHeads) + others - 1) / others;
+  // The elements of a dim of the keys that the ranks along the axis have together.
+  std::int64_t size_of_part(int dim) const {
+    const std::int64_t others = axis_.parts(key_, dim) / axis_.ranks;
+    return (call_.input(key_).size(dim) + others - 1) / others;
   }
 
   // The kernels of a sharded sequence of keys work along one axis.
@@ -151,22 +214,51 @@ class AttentionStrategies {
     return bytes;
   }
 
+  // What ranks hold of queries and keys before the call are parts of sequences. Only then
+  // strategies differ much in who computes what, and results are needed in the same way.
+  bool is_sequence_cut() const {
+    return current(query_).is_shard(kSequence) && current(key_).is_shard(kSequence);
+  }
+
+  // The time in which one rank computes an equal share of what the ranks along the axis have.
+  double compute_seconds() const {
+    if (!is_sequence_cut()) return 0;
+    const at::Tensor& query = call_.input(query_);
+    const double whole = static_cast<double>(query.numel() * query.element_size());
+    const double flops = is_backward_ ? backward_flops(call_) : forward_flops(call_);
+    const bool is_half = at::isReducedFloatingType(query.scalar_type());
+    return whole > 0 ? flops * bytes(query_) / whole / static_cast<double>(axis_.ranks) /
+                           attention_flops_along(*mesh_.state(), axis_.axis, is_half)
+                     : 0;
+  }
+
+  // The time that the rank with most work takes longer, if queries are sharded.
+  double waiting_seconds() const {
+    if (!call_.boolean(call_.position("is_causal"))) return 0;
+    return compute_seconds() * (causal_imbalance(call_.input(query_).size(kSequence),
+                                                 call_.input(key_).size(kSequence), axis_.ranks) -
+                                1);
+  }
+
   // Sharded along `dim`; if that is the sequence, keys and values are whole.
   Strategy of_dim(int dim) const {
     const bool are_keys_cut = dim != kSequence;
     Strategy strategy = whole_inputs(call_);
     place_all(strategy, dim, are_keys_cut);
     strategy.kernel = is_backward_ ? attention_backward : attention;
-    // What is sharded along the sequence is needed so again afterwards.
-    if (dim == kHeads && current(query_).is_shard(kSequence)) {
+    if (!is_sequence_cut()) return strategy;
+    if (are_keys_cut) {
       const double results = bytes(query_) + (is_backward_ ? 2 * bytes(key_) : 0);
-      strategy.seconds = heads_seconds(mesh_, axis_.axis, results * padding(), is_backward_) / 2;
+      strategy.seconds = (padding(dim) - 1) * compute_seconds() +
+                         heads_seconds(mesh_, axis_.axis, results * padding(dim), is_backward_) / 2;
+      return strategy;
     }
+    strategy.seconds = waiting_seconds();
     // The gradients of gathered keys and values are sums that are still to be made.
-    if (is_backward_ && !are_keys_cut && current(key_).is_shard()) {
+    if (is_backward_) {
       const DeviceMesh::State& state = *mesh_.state();
       const cluster::LocalCopy copy = copy_along(state, axis_.axis, kCopyOfProcessor);
-      strategy.seconds =
+      strategy.seconds +=
           2 * (copy.seconds + bytes(key_) / copy.bytes_per_second +
                seconds_along(state, axis_.axis, Collective::kReduceScatter, bytes(key_)));
     }
@@ -192,7 +284,11 @@ class AttentionStrategies {
     place_all(strategy, static_cast<int>(kSequence), /*are_keys_cut=*/true);
     strategy.kernel = is_backward_ ? ring_attention_backward : ring_attention;
     strategy.is_copy = true;
-    strategy.seconds = ring_seconds(mesh_, axis_.axis, bytes(key_), bytes(key_), is_backward_);
+    // All blocks but one are computed while messages travel.
+    const auto ranks = static_cast<double>(axis_.ranks);
+    const double computes = compute_seconds() + waiting_seconds();
+    const double sends = ring_seconds(mesh_, axis_.axis, bytes(key_), bytes(key_), is_backward_);
+    strategy.seconds = waiting_seconds() + std::max(0.0, sends - computes * (ranks - 1) / ranks);
     return strategy;
   }
 
@@ -204,26 +300,32 @@ class AttentionStrategies {
     strategy.kernel = is_backward_ ? attention_by_heads_backward : attention_by_heads;
     strategy.is_copy = true;
     const double times = is_backward_ ? 4 : 2;  // queries, output and their gradients; keys, values
-    strategy.seconds = heads_seconds(
-        mesh_, axis_.axis, times * (bytes(query_) + bytes(key_)) * padding(), is_backward_);
+    const double moved = times * (bytes(query_) + bytes(key_)) * padding(kHeads);
+    strategy.seconds = heads_seconds(mesh_, axis_.axis, moved, is_backward_) +
+                       (padding(kHeads) - 1) * compute_seconds();
     return strategy;
   }
 
-  // Messages are as long as the rank with most heads needs.
-  double padding() const {
-    const std::int64_t heads = heads_of_part();
-    const std::int64_t most = (heads + axis_.ranks - 1) / axis_.ranks;
-    return static_cast<double>(most * axis_.ranks) / static_cast<double>(heads);
+  // Replicated: every rank computes everything.
+  Strategy whole() const {
+    Strategy strategy = whole_inputs(call_);
+    strategy.outputs.assign(static_cast<std::size_t>(is_backward_ ? 3 : 2), Placement(Replicate{}));
+    strategy.seconds = static_cast<double>(axis_.ranks - 1) * compute_seconds();
+    return strategy;
+  }
+
+  // The longest part of a dim of the keys relative to the mean. Messages are padded to it.
+  double padding(int dim) const {
+    const std::int64_t size = std::max<std::int64_t>(size_of_part(dim), 1);
+    const std::int64_t most = (size + axis_.ranks - 1) / axis_.ranks;
+    return static_cast<double>(most * axis_.ranks) / static_cast<double>(size);
   }
 
   // Marks the strategies that the mesh asks for, where queries and keys are sharded along the
   // sequence.
   void prefer_choice(std::vector<Strategy>& strategies, std::size_t first) const {
     const SequenceAttention choice = sequence_attention(*mesh_.state());
-    if (choice == SequenceAttention::kCheapest || !current(query_).is_shard(kSequence) ||
-        !current(key_).is_shard(kSequence)) {
-      return;
-    }
+    if (choice == SequenceAttention::kCheapest || !is_sequence_cut()) return;
     const auto is_asked_for = [&](const Strategy& strategy) {
       switch (choice) {
         case SequenceAttention::kRing:
@@ -289,18 +391,7 @@ double attention_imbalance(const DecidedCall& decided) {
   const Layout& layout = decided.inputs[static_cast<std::size_t>(query)];
   std::int64_t parts = 1;
   for (const int axis : layout.axes_of(kSequence)) parts *= layout.mesh().size(axis);
-  double most = 0;
-  double all = 0;
-  for (std::int64_t part = 0; part < parts; ++part) {
-    const Extent rows = part_of(call.input(query).size(kSequence), parts, part);
-    double scores = 0;
-    for (std::int64_t row = rows.offset; row < rows.offset + rows.size; ++row) {
-      scores += static_cast<double>(std::min(row + 1, keys));
-    }
-    most = std::max(most, scores);
-    all += scores;
-  }
-  return all > 0 ? most * static_cast<double>(parts) / all : 1;
+  return causal_imbalance(call.input(query).size(kSequence), keys, parts);
 }
 
 std::vector<at::Tensor> attention_shapes(const Call& call) {
@@ -359,22 +450,6 @@ std::vector<at::Tensor> efficient_backward_shapes(const Call& call) {
   return shapes;
 }
 
-// Counts the products of queries and keys and of weights and values. A causal mask halves them.
-double attention_flops(const Call& call, const at::Tensor& query, const at::Tensor& key) {
-  const double products =
-      4.0 * static_cast<double>(query.numel()) * static_cast<double>(key.size(kSequence));
-  return call.boolean(call.position("is_causal")) ? products / 2 : products;
-}
-
-double forward_flops(const Call& call) {
-  return attention_flops(call, call.input(0), call.input(1));
-}
-
-// Four products, and one that recomputes the weights.
-double backward_flops(const Call& call) {
-  return 2.5 * attention_flops(call, call.input(1), call.input(2));
-}
-
 }  // namespace
 
 void add_attention_rules(NamedRules& rules) {
@@ -395,6 +470,7 @@ void add_attention_rules(NamedRules& rules) {
              {.strategies = attention_backward_strategies,
               .shapes = attention_backward_shapes,
               .flops = backward_flops,
+              .lists_all = true,
               .exchanges = attention_exchanges,
               .imbalance = attention_imbalance});
 }
