@@ -133,12 +133,14 @@ void PlanChecker::check_axes() {
                                  [&](const auto& other) { return other.first == axis.name; });
     });
     if (is_named) continue;
-    const std::string meant = config::did_you_mean(axis.name, {kDataAxis, kStageAxis, kContextAxis});
+    const std::string meant =
+        config::did_you_mean(axis.name, {kDataAxis, kStageAxis, kContextAxis});
     if (axis.size == 1 && meant.empty()) continue;
     add(join_message("plan: mesh is ", axes_of(plan_.mesh), ", and no layout names its axis ",
                      axis.name,
                      "; ranks have different data along `data`, different modules along `pipe`, "
-                     "parts of sequences along `context`, and parts of parameters along axes that layouts name"),
+                     "parts of sequences along `context`, and parts of parameters along axes that "
+                     "layouts name"),
         meant.empty()
             ? join_message("cut parameters along it in plan.layouts; where they are whole along it "
                            "on purpose, say so by {\"*\", {{\"",
@@ -336,9 +338,10 @@ void PlanChecker::check_for_training_step() {
       });
     });
     if (is_cut) continue;
-    add(join_message("a training step cannot have axis ", axis.name, " of ", axis.size,
-                     " ranks, which is neither pipe nor data nor context, and along which no layout cuts "
-                     "anything"),
+    add(join_message(
+            "a training step cannot have axis ", axis.name, " of ", axis.size,
+            " ranks, which is neither pipe nor data nor context, and along which no layout cuts "
+            "anything"),
         "cut parameters along it in plan.layouts, or take it out of plan.mesh");
   }
   const bool has_other_axes = std::ranges::any_of(plan_.mesh, [](const MeshAxis& axis) {

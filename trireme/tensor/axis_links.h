@@ -47,8 +47,8 @@ inline constexpr cluster::LocalCopy kCopyOfProcessor = {.seconds = 2e-7, .bytes_
 cluster::LocalCopy copy_along(const DeviceMesh::State& mesh, int axis,
                               const cluster::LocalCopy& otherwise) noexcept;
 
-/// Returns the FLOP/s of attention on the devices of an axis, or 5e10 if it is not known: about that
-/// of a core of a processor.
+/// Returns the FLOP/s of attention on the devices of an axis, or 5e10 if it is not known: about
+/// that of a core of a processor.
 double attention_flops_along(const DeviceMesh::State& mesh, int axis, bool is_half) noexcept;
 
 /// Returns a number that grows when links or the choice of attention are set for a mesh that may

@@ -358,12 +358,11 @@ std::vector<std::string> sent(std::int64_t ranks, std::int64_t heads, std::int64
   };
   const auto output = torch::scaled_dot_product_attention(
       part(heads), part(key_heads), part(key_heads), {}, 0.0, is_causal, {}, heads != key_heads);
-  EXPECT_EQ(layout_of(output), Layout(mesh, {Shard{2}}));
   output.backward(part(heads).detach());
   for (const tensor::DryRunCall& call : dry_run.calls()) {
     if (call.name.find("flash_attention") == std::string::npos) continue;
     if (call.name.ends_with("_backward") != given.is_backward) continue;
-    EXPECT_GT(call.imbalance, 0);
+    EXPECT_EQ(call.outputs[0].layout, Layout(mesh, {Shard{2}})) << test::line_of(call);
     return test::predicted(call, mesh);
   }
   return {"no attention"};

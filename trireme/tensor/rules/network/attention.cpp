@@ -174,10 +174,9 @@ class AttentionStrategies {
     }
     if (has_whole_keys_elsewhere()) {
       strategies.push_back(of_ring());
-      if (shards_heads() && size_of_part(kHeads) >= axis_.ranks) strategies.push_back(of_heads());
+      if (shards_heads() && heads_of_part() >= axis_.ranks) strategies.push_back(of_heads());
     }
-    strategies.push_back(whole());
-    prefer_choice(strategies, first);
+    if (is_sequence_cut()) keep_sequence_cut(strategies, first);
   }
 
  private:
@@ -192,10 +191,10 @@ class AttentionStrategies {
     return call_.input(query_).size(kHeads) == heads || heads % axis_.parts(key_, kHeads) == 0;
   }
 
-  // The elements of a dim of the keys that the ranks along the axis have together.
-  std::int64_t size_of_part(int dim) const {
-    const std::int64_t others = axis_.parts(key_, dim) / axis_.ranks;
-    return (call_.input(key_).size(dim) + others - 1) / others;
+  // The heads of keys that the ranks along the axis have together.
+  std::int64_t heads_of_part() const {
+    const std::int64_t others = axis_.parts(key_, kHeads) / axis_.ranks;
+    return (call_.input(key_).size(kHeads) + others - 1) / others;
   }
 
   // The kernels of a sharded sequence of keys work along one axis.
@@ -214,8 +213,7 @@ class AttentionStrategies {
     return bytes;
   }
 
-  // What ranks hold of queries and keys before the call are parts of sequences. Only then
-  // strategies differ much in who computes what, and results are needed in the same way.
+  // Ranks hold parts of the sequences of queries and keys before the call.
   bool is_sequence_cut() const {
     return current(query_).is_shard(kSequence) && current(key_).is_shard(kSequence);
   }
@@ -246,16 +244,10 @@ class AttentionStrategies {
     Strategy strategy = whole_inputs(call_);
     place_all(strategy, dim, are_keys_cut);
     strategy.kernel = is_backward_ ? attention_backward : attention;
-    if (!is_sequence_cut()) return strategy;
-    if (are_keys_cut) {
-      const double results = bytes(query_) + (is_backward_ ? 2 * bytes(key_) : 0);
-      strategy.seconds = (padding(dim) - 1) * compute_seconds() +
-                         heads_seconds(mesh_, axis_.axis, results * padding(dim), is_backward_) / 2;
-      return strategy;
-    }
+    if (are_keys_cut) return strategy;
     strategy.seconds = waiting_seconds();
     // The gradients of gathered keys and values are sums that are still to be made.
-    if (is_backward_) {
+    if (is_backward_ && current(key_).is_shard()) {
       const DeviceMesh::State& state = *mesh_.state();
       const cluster::LocalCopy copy = copy_along(state, axis_.axis, kCopyOfProcessor);
       strategy.seconds +=
@@ -300,32 +292,26 @@ class AttentionStrategies {
     strategy.kernel = is_backward_ ? attention_by_heads_backward : attention_by_heads;
     strategy.is_copy = true;
     const double times = is_backward_ ? 4 : 2;  // queries, output and their gradients; keys, values
-    const double moved = times * (bytes(query_) + bytes(key_)) * padding(kHeads);
-    strategy.seconds = heads_seconds(mesh_, axis_.axis, moved, is_backward_) +
-                       (padding(kHeads) - 1) * compute_seconds();
+    const double moved = times * (bytes(query_) + bytes(key_)) * padding();
+    strategy.seconds =
+        heads_seconds(mesh_, axis_.axis, moved, is_backward_) + (padding() - 1) * compute_seconds();
     return strategy;
   }
 
-  // Replicated: every rank computes everything.
-  Strategy whole() const {
-    Strategy strategy = whole_inputs(call_);
-    strategy.outputs.assign(static_cast<std::size_t>(is_backward_ ? 3 : 2), Placement(Replicate{}));
-    strategy.seconds = static_cast<double>(axis_.ranks - 1) * compute_seconds();
-    return strategy;
+  // The heads of the rank with most relative to the mean. Messages are padded to them.
+  double padding() const {
+    const std::int64_t heads = heads_of_part();
+    const std::int64_t most = (heads + axis_.ranks - 1) / axis_.ranks;
+    return static_cast<double>(most * axis_.ranks) / static_cast<double>(heads);
   }
 
-  // The longest part of a dim of the keys relative to the mean. Messages are padded to it.
-  double padding(int dim) const {
-    const std::int64_t size = std::max<std::int64_t>(size_of_part(dim), 1);
-    const std::int64_t most = (size + axis_.ranks - 1) / axis_.ranks;
-    return static_cast<double>(most * axis_.ranks) / static_cast<double>(size);
-  }
-
-  // Marks the strategies that the mesh asks for, where queries and keys are sharded along the
-  // sequence.
-  void prefer_choice(std::vector<Strategy>& strategies, std::size_t first) const {
+  // Prefers strategies whose output is sharded along the sequence as the queries are, since what
+  // comes after attention is. Of these, all or those that the mesh asks for.
+  void keep_sequence_cut(std::vector<Strategy>& strategies, std::size_t first) const {
     const SequenceAttention choice = sequence_attention(*mesh_.state());
-    if (choice == SequenceAttention::kCheapest || !is_sequence_cut()) return;
+    const auto keeps_sequence = [&](const Strategy& strategy) {
+      return strategy.inputs[static_cast<std::size_t>(query_)].is_shard(kSequence);
+    };
     const auto is_asked_for = [&](const Strategy& strategy) {
       switch (choice) {
         case SequenceAttention::kRing:
@@ -333,10 +319,12 @@ class AttentionStrategies {
         case SequenceAttention::kHeads:
           return strategy.kernel == attention_by_heads ||
                  strategy.kernel == attention_by_heads_backward;
-        default:
-          return !strategy.is_copy &&
-                 strategy.inputs[static_cast<std::size_t>(query_)].is_shard(kSequence);
+        case SequenceAttention::kGather:
+          return !strategy.is_copy && keeps_sequence(strategy);
+        case SequenceAttention::kCheapest:
+          break;
       }
+      return keeps_sequence(strategy);
     };
     bool is_found = false;
     for (std::size_t i = first; i < strategies.size(); ++i) {
@@ -470,7 +458,6 @@ void add_attention_rules(NamedRules& rules) {
              {.strategies = attention_backward_strategies,
               .shapes = attention_backward_shapes,
               .flops = backward_flops,
-              .lists_all = true,
               .exchanges = attention_exchanges,
               .imbalance = attention_imbalance});
 }
