@@ -213,7 +213,12 @@ int run(const RunOptions& options) {
 }
 
 void complete_from_slurm(const Environment& environment, RunOptions& options) {
-  if (options.nodes != 1 || options.node_rank || has_rank_of_trireme(environment)) return;
+  // A role is refused later.
+  const bool has_role = environment.has("TRIREME_ROLE") || environment.has("MS_ROLE");
+  if (options.nodes != 1 || options.node_rank || has_rank_of_trireme(environment) || has_role ||
+      !environment.has("SLURM_PROCID")) {
+    return;
+  }
   const Identity identity = read_identity(environment);
   if (identity.launcher != "slurm" || identity.world_size == 1) return;
   if (identity.local_world_size != 1) {
