@@ -8,6 +8,7 @@
 #include <tests/temporary_folder.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -104,7 +105,7 @@ class SlurmCluster {
     const Finished finished =
         shell(kPath + "for pid in $(ip netns pids " + hosts_.name(0) + "; ip netns pids " +
               hosts_.name(1) + "); do readlink /proc/$pid/exe; done | grep -c '/" + program + "$'");
-    return std::atoi(finished.output.c_str());  // NOLINT(cert-err34-c): grep prints a number
+    return static_cast<int>(std::strtol(finished.output.c_str(), nullptr, 10));
   }
 
   /// Starts the daemon of a node.

@@ -16,7 +16,6 @@ using test::SlurmCluster;
 using test::variable;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 const std::string kWorldProgram = variable("WORLD_PROGRAM");
 const std::string kLeavingProgram = variable("LEAVING_PROGRAM");
@@ -58,9 +57,8 @@ class Slurm : public ::testing::Test {
     });
   }
 
-  static std::unique_ptr<SlurmCluster> cluster_;
+  static inline std::unique_ptr<SlurmCluster> cluster_;
 };
-std::unique_ptr<SlurmCluster> Slurm::cluster_;
 
 TEST_F(Slurm, TasksAreRanksThatFindEachOther) {
   const Finished finished = cluster_->run("srun --nodes=2 --ntasks-per-node=2 " + kWorldProgram);

@@ -20,7 +20,6 @@ using test::shell;
 using test::variable;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 using ::testing::Not;
 
 constexpr int kLeft = 75;

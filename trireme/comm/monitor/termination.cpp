@@ -64,7 +64,7 @@ Shared& shared() {
   return *value;
 }
 
-const Clock::time_point first_use = Clock::now();  // close to the start of the process
+const Clock::time_point kFirstUse = Clock::now();  // close to the start of the process
 
 void end_by_default() {
   struct sigaction by_default{};
@@ -159,7 +159,7 @@ class Watch {
   void read_limits() {
     const std::lock_guard lock(shared().mutex);
     const LeaveLimits& limits = shared().limits;
-    time_end_ = limits.max_time && holders > 0 && asker == kNobody ? first_use + *limits.max_time
+    time_end_ = limits.max_time && holders > 0 && asker == kNobody ? kFirstUse + *limits.max_time
                                                                    : Clock::time_point::max();
   }
 
