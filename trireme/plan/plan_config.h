@@ -15,6 +15,8 @@ namespace trireme {
 
 /// Returns the names of PlanMode: "manual" and "auto".
 config::EnumNames<PlanMode> enum_names(PlanMode mode);
+/// Returns the names of SequenceAttention.
+config::EnumNames<SequenceAttention> enum_names(SequenceAttention attention);
 /// Returns the names of GradientReduction.
 config::EnumNames<GradientReduction> enum_names(GradientReduction reduction);
 /// Returns the names of GradientCompression.
