@@ -28,15 +28,15 @@ const std::string kTwoRanksOnANode =
 
 class Slurm : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { cluster_ = std::make_unique<SlurmCluster>(); }
-  static void TearDownTestSuite() { cluster_.reset(); }
+  static void SetUpTestSuite() { cluster = std::make_unique<SlurmCluster>(); }
+  static void TearDownTestSuite() { cluster.reset(); }
   void SetUp() override {
-    if (!cluster_->why_not().empty()) GTEST_SKIP() << "no Slurm here: " << cluster_->why_not();
+    if (!cluster->why_not().empty()) GTEST_SKIP() << "no Slurm here: " << cluster->why_not();
   }
   void TearDown() override {
-    if (!cluster_->why_not().empty()) return;
-    cluster_->run("scancel --user=root");
-    EXPECT_TRUE(cluster_->await_end());
+    if (!cluster->why_not().empty()) return;
+    cluster->run("scancel --user=root");
+    EXPECT_TRUE(cluster->await_end());
   }
   static void expect_world(const std::string& output, const std::string& launcher) {
     for (int rank = 0; rank < 4; ++rank) {
@@ -50,31 +50,31 @@ class Slurm : public ::testing::Test {
     return await(std::chrono::seconds(60), [&] {
       std::error_code missing;
       for (const auto& entry :
-           std::filesystem::directory_iterator(cluster_->work() / folder, missing)) {
+           std::filesystem::directory_iterator(cluster->work() / folder, missing)) {
         if (entry.path().filename().string().starts_with("demo-")) return true;
       }
       return false;
     });
   }
 
-  static inline std::unique_ptr<SlurmCluster> cluster_;
+  static inline std::unique_ptr<SlurmCluster> cluster;
 };
 
 TEST_F(Slurm, TasksAreRanksThatFindEachOther) {
-  const Finished finished = cluster_->run("srun --nodes=2 --ntasks-per-node=2 " + kWorldProgram);
+  const Finished finished = cluster->run("srun --nodes=2 --ntasks-per-node=2 " + kWorldProgram);
   EXPECT_EQ(finished.code, 0) << finished.output;
   expect_world(finished.output, "slurm");
 }
 
 TEST_F(Slurm, StartsOneLauncherOnEachNode) {
-  const Finished finished = cluster_->run("srun --nodes=2 --ntasks-per-node=1 " + kTrireme +
-                                          " run -n 2 --output all -- " + kWorldProgram);
+  const Finished finished = cluster->run("srun --nodes=2 --ntasks-per-node=1 " + kTrireme +
+                                         " run -n 2 --output all -- " + kWorldProgram);
   EXPECT_EQ(finished.code, 0) << finished.output;
   expect_world(finished.output, "trireme");
 }
 
 TEST_F(Slurm, StartsWorkersOfOneScheduler) {
-  test::write_file(cluster_->work() / "workers.sbatch", R"(#!/bin/bash
+  test::write_file(cluster->work() / "workers.sbatch", R"(#!/bin/bash
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -82,31 +82,31 @@ trireme scheduler --workers 4 --host "$head" &
 srun trireme worker -n 2 --scheduler "$head:29500" --output all -- "$@"
 wait $!
 )");
-  cluster_->run("env PATH=" + variable("TRIREME_BIN") +
-                ":$PATH sbatch --wait --output=workers.out workers.sbatch " + kWorldProgram);
-  expect_world(cluster_->output("workers"), "trireme");
+  cluster->run("env PATH=" + variable("TRIREME_BIN") +
+               ":$PATH sbatch --wait --output=workers.out workers.sbatch " + kWorldProgram);
+  expect_world(cluster->output("workers"), "trireme");
 }
 
 TEST_F(Slurm, SaysThatSeveralLaunchersOnANodeWouldRunAlone) {
   const Finished finished =
-      cluster_->run("srun --nodes=1 --ntasks=2 " + kTrireme + " run -n 2 -- " + kWorldProgram);
+      cluster->run("srun --nodes=1 --ntasks=2 " + kTrireme + " run -n 2 -- " + kWorldProgram);
   EXPECT_NE(finished.code, 0);
   EXPECT_THAT(finished.output, HasSubstr("srun has started trireme run 2 times on this node"));
 }
 
 TEST_F(Slurm, RunsAnArrayWhoseJobsDoNotMeet) {
-  test::write_file(cluster_->work() / "array.sbatch", R"(#!/bin/bash
+  test::write_file(cluster->work() / "array.sbatch", R"(#!/bin/bash
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
 srun "$@" array$SLURM_ARRAY_TASK_ID $((2 + SLURM_ARRAY_TASK_ID))
 )");
-  const Finished finished = cluster_->run(
+  const Finished finished = cluster->run(
       "sbatch --wait --array=0-2 --output=array_%a.out "
       "array.sbatch " +
       kLeavingProgram);
   EXPECT_EQ(finished.code, 0) << finished.output;
   for (int task = 0; task < 3; ++task) {
-    const std::string output = cluster_->output("array_" + std::to_string(task));
+    const std::string output = cluster->output("array_" + std::to_string(task));
     EXPECT_THAT(output, HasSubstr("rank 3: " + std::to_string(3 * (2 + task)) + " steps"))
         << output;
   }
@@ -117,41 +117,42 @@ TEST_F(Slurm, LeavesNoProcessOfACancelledJob) {
     const std::string name = by_host ? "cancelled_run" : "cancelled";
     const std::string program = kLeavingProgram + " " + name + " 1000000";
     const std::string job =
-        by_host ? cluster_->submit(
+        by_host ? cluster->submit(
                       name, "--cpus-per-task=2 --export=ALL,PATH=" + variable("TRIREME_BIN") +
                                 ":/usr/bin:/bin " + kScripts + "train_by_host.sbatch " + program)
-                : cluster_->submit(
+                : cluster->submit(
                       name, "--nodes=2 " + kTwoRanksOnANode + kScripts + "train.sbatch " + program);
-    ASSERT_TRUE(await_checkpoint(name)) << cluster_->output(name);
-    EXPECT_EQ(cluster_->count("leaving_program"), 4);
-    cluster_->run("scancel " + job);
-    EXPECT_TRUE(cluster_->await_end());
+    ASSERT_TRUE(await_checkpoint(name)) << cluster->output(name);
+    EXPECT_EQ(cluster->count("leaving_program"), 4);
+    cluster->run("scancel " + job);
+    EXPECT_TRUE(cluster->await_end());
     EXPECT_TRUE(await(std::chrono::seconds(30), [&] {
-      return cluster_->count("leaving_program") + cluster_->count("trireme") == 0;
+      return cluster->count("leaving_program") + cluster->count("trireme") == 0;
     }));
   }
 }
 
 TEST_F(Slurm, GoesOnAfterTheTimeLimit) {
-  cluster_->submit("limit", "--nodes=2 --time=1 --signal=USR1@45 " + kTwoRanksOnANode + kScripts +
-                                "train.sbatch " + kLeavingProgram + " limit 1000000");
-  EXPECT_TRUE(cluster_->await_output("limit", "trireme: goes on from limit/demo-"));
-  EXPECT_THAT(cluster_->output("limit"),
+  cluster->submit("limit", "--nodes=2 --time=1 --signal=USR1@45 " + kTwoRanksOnANode + kScripts +
+                               "train.sbatch " + kLeavingProgram + " limit 1000000");
+  EXPECT_TRUE(cluster->await_output("limit", "trireme: goes on from limit/demo-"));
+  EXPECT_THAT(cluster->output("limit"),
               AllOf(HasSubstr("there is no checkpoint limit/demo-* to go on from yet"),
                     HasSubstr("asked to leave by SIGUSR1"), HasSubstr("; exit code 75"),
                     HasSubstr("exit code 75: this job goes on from its newest checkpoint")));
 }
 
 TEST_F(Slurm, GoesOnAfterANodeIsLostWithTheOtherOne) {
-  cluster_->submit("lost", "--nodes=1-2 " + kTwoRanksOnANode + kScripts + "train.sbatch " +
-                               kLeavingProgram + " lost 1000000");
-  ASSERT_TRUE(await_checkpoint("lost")) << cluster_->output("lost");
-  cluster_->switch_off(1);
-  EXPECT_TRUE(cluster_->await_output("lost", "trireme: goes on from lost/demo-"))
-      << cluster_->output("lost") << cluster_->run("squeue; sinfo").output;
-  EXPECT_TRUE(cluster_->await_output("lost", "with 2 ranks along data instead of 4"))
-      << cluster_->output("lost");
-  cluster_->start_node(1);
+  cluster->submit("lost", "--nodes=1-2 " + kTwoRanksOnANode + kScripts + "train.sbatch " +
+                              kLeavingProgram + " lost 1000000");
+  ASSERT_TRUE(await_checkpoint("lost")) << cluster->output("lost");
+  cluster->switch_off(1);
+  EXPECT_TRUE(cluster->await_output("lost", "trireme: goes on from lost/demo-"))
+      << cluster->output("lost") << cluster->run("squeue; sinfo").output;
+  EXPECT_TRUE(await(std::chrono::seconds(30), [] {
+    return cluster->count("leaving_program") == 2;
+  })) << cluster->output("lost");
+  cluster->start_node(1);
 }
 
 }  // namespace
