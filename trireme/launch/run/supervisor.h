@@ -64,6 +64,8 @@ class Supervisor {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // The time between two looks at the ranks.
+  static constexpr std::chrono::seconds kBetweenLooks{1};
   enum class Phase { kRunning, kEnding, kKilling };
   enum class Source : std::uint32_t { kSignals, kFront, kStore, kControl, kRank, kRelay, kConsole };
 
