@@ -74,5 +74,7 @@ if(TRIREME_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 find_program(TRIREME_MOLD mold)
 if(TRIREME_MOLD AND NOT CMAKE_CROSSCOMPILING)  # a cross-compiler looks for its own linkers alone
-  add_link_options(-fuse-ld=mold)
+  # mold 1.10 may let the memory that becomes read-only after relocation begin in a page that no segment has, and the loader then refuses
+  # the program ("cannot apply additional memory protection"). That depends on where the code ends, so it comes and goes.
+  add_link_options(-fuse-ld=mold LINKER:-z,norelro)
 endif()
