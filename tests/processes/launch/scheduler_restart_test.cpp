@@ -15,7 +15,6 @@ using test::free_port;
 using test::Launched;
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 
 std::vector<std::string> restarting_scheduler(const std::string& port, const std::string& workers,
                                               const std::vector<std::string>& more) {

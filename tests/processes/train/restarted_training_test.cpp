@@ -15,7 +15,6 @@ using test::Finished;
 using test::run_ranks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr const char* kProgram = "RESTARTED_TRAINING_PROGRAM";
 constexpr const char* kEachStep = "--restarts 3 --recovery-seconds 0";

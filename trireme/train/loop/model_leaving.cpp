@@ -5,6 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/warning.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/consensus.h>
 #include <trireme/comm/leaving.h>
 #include <trireme/comm/monitor/termination.h>
 #include <trireme/data/data_loader.h>
