@@ -56,7 +56,8 @@ Prediction predict_module(const ModuleTensors& tensors, const py::function& forw
                           const std::string& cluster_name, const std::string& elements,
                           const py::dict& options) {
   const auto module = module_of_tensors(tensors);
-  const predict::TrainingOptions training = training_options(options);
+  predict::TrainingOptions training = training_options(options);
+  training.replays_allocator = true;
   return without_gil([&] {
     predict::check_predictable(plan);
     const cluster::Cluster cluster = cluster::read_cluster(cluster_name);
@@ -89,6 +90,7 @@ void bind_parts(py::module_& module) {
       .def_readonly("activations", &RankMemoryPrediction::activations)
       .def_readonly("temporary", &RankMemoryPrediction::temporary)
       .def_readonly("inputs", &RankMemoryPrediction::inputs)
+      .def_readonly("lost", &RankMemoryPrediction::lost)
       .def_readonly("peak_module", &RankMemoryPrediction::peak_module)
       .def_readonly("activations_by_module", &RankMemoryPrediction::activations_by_module)
       .def_readonly("host", &RankMemoryPrediction::host)
