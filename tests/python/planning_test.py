@@ -110,7 +110,9 @@ class Searches(unittest.TestCase):
         model = GPT()
         found = self.find(model)
         again = trireme.predict(model, model.loss, inputs=[tokens(found.fastest.rows)], plan=found.plan)
-        self.assertEqual(again.to_dict(), found.prediction.to_dict())
+        # A search does not replay the allocator.
+        self.assertEqual([rank | {"lost": 0} for rank in again.to_dict()["memory"]], found.prediction.to_dict()["memory"])
+        self.assertEqual(again.to_dict() | {"memory": None}, found.prediction.to_dict() | {"memory": None})
         self.assertEqual(found.best[0].plan, found.plan)
         self.assertLessEqual(len(found.best), 10)
         self.assertEqual(sorted(each.prediction.step_seconds for each in found.best), [each.prediction.step_seconds for each in found.best])
