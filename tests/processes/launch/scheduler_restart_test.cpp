@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <tests/processes/free_port.h>
 #include <tests/processes/launch/launched.h>
+#include <tests/processes/launch/worker_words.h>
 
 #include <csignal>
 #include <string>
@@ -13,6 +14,7 @@ namespace {
 
 using test::free_port;
 using test::Launched;
+using test::worker_of;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -20,15 +22,6 @@ std::vector<std::string> restarting_scheduler(const std::string& port, const std
                                               const std::vector<std::string>& more) {
   std::vector<std::string> words{"scheduler", "--workers", workers, "--port", port, "--grace", "1"};
   words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-std::vector<std::string> waiting_worker(const std::string& port, const std::string& ranks,
-                                        const std::string& script) {
-  std::vector<std::string> words{"worker",    "-n",  ranks,      "--scheduler", "127.0.0.1:" + port,
-                                 "--timeout", "100", "--output", "all"};
-  for (const char* word : {"--", "sh", "-c"}) words.emplace_back(word);
-  words.push_back(script);
   return words;
 }
 
@@ -42,8 +35,8 @@ TEST(SchedulerRestart, StartsAllRanksAgainIfOneFails) {
   const std::string script =
       std::string("[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 5; ") + kWaits;
   Launched scheduler(restarting_scheduler(port, "3", {"--restarts", "2"}));
-  Launched one(waiting_worker(port, "2", script));
-  Launched two(waiting_worker(port, "1", script));
+  Launched one(worker_of(port, "2", script));
+  Launched two(worker_of(port, "1", script));
   EXPECT_EQ(scheduler.wait(), 0) << scheduler.error;
   EXPECT_EQ(one.wait(), 0) << one.error;
   EXPECT_EQ(two.wait(), 0) << two.error;
@@ -58,10 +51,10 @@ TEST(SchedulerRestart, StartsAllRanksAgainIfOneFails) {
 TEST(SchedulerRestart, GivesThePlaceOfALostWorkerToASpare) {
   const std::string port = free_port();
   Launched scheduler(restarting_scheduler(port, "2", {"--restarts", "1"}));
-  Launched one(waiting_worker(port, "1", kWaits));
-  Launched two(waiting_worker(port, "1", kWaits));
+  Launched one(worker_of(port, "1", kWaits));
+  Launched two(worker_of(port, "1", kWaits));
   scheduler.await_error("the world is complete");
-  Launched spare(waiting_worker(port, "1", kWaits));
+  Launched spare(worker_of(port, "1", kWaits));
   scheduler.await_error("is kept as a spare");
   two.await_output("attempt 0");
   two.signal(SIGKILL);
@@ -75,13 +68,13 @@ TEST(SchedulerRestart, GivesThePlaceOfALostWorkerToASpare) {
 TEST(SchedulerRestart, WaitsForAWorkerThatIsStartedAgain) {
   const std::string port = free_port();
   Launched scheduler(restarting_scheduler(port, "2", {"--restarts", "1"}));
-  Launched one(waiting_worker(port, "1", kWaits));
-  Launched two(waiting_worker(port, "1", kWaits));
+  Launched one(worker_of(port, "1", kWaits));
+  Launched two(worker_of(port, "1", kWaits));
   two.await_output("attempt 0");
   one.await_output("attempt 0");
   two.signal(SIGKILL);
   scheduler.await_error("waits for 2 ranks to come again");
-  Launched again(waiting_worker(port, "1", kWaits));
+  Launched again(worker_of(port, "1", kWaits));
   EXPECT_EQ(scheduler.wait(), 0) << scheduler.error;
   EXPECT_EQ(one.wait(), 0) << one.error;
   EXPECT_EQ(again.wait(), 0) << again.error;
@@ -91,12 +84,12 @@ TEST(SchedulerRestart, WaitsForAWorkerThatIsStartedAgain) {
 TEST(SchedulerRestart, EndsIfNobodyComes) {
   const std::string port = free_port();
   Launched scheduler(restarting_scheduler(port, "2", {"--restarts", "1", "--timeout", "3"}));
-  Launched one(waiting_worker(port, "1", kWaits));
-  Launched two(waiting_worker(port, "1", kWaits));
+  Launched one(worker_of(port, "1", kWaits));
+  Launched two(worker_of(port, "1", kWaits));
   two.await_output("attempt 0");
   two.signal(SIGKILL);
   EXPECT_EQ(scheduler.wait(), 1) << scheduler.error;
-  EXPECT_NE(one.wait(), 0) << one.error;
+  EXPECT_EQ(one.wait(), 2) << one.error;
   EXPECT_THAT(scheduler.error, HasSubstr("waited 3 s for 2 ranks, 1 came:"));
   EXPECT_TRUE(one.await_nothing_left());
 }
@@ -105,8 +98,8 @@ TEST(SchedulerRestart, GoesOnWithFewerRanks) {
   const std::string port = free_port();
   Launched scheduler(
       restarting_scheduler(port, "2:3", {"--restarts", "1", "--replace-timeout", "2"}));
-  Launched one(waiting_worker(port, "2", kWaits));
-  Launched two(waiting_worker(port, "1", kWaits));
+  Launched one(worker_of(port, "2", kWaits));
+  Launched two(worker_of(port, "1", kWaits));
   two.await_output("of 3, attempt 0");
   one.await_output("of 3, attempt 0");
   two.signal(SIGKILL);
@@ -121,7 +114,7 @@ TEST(SchedulerRestart, GoesOnWithFewerRanks) {
 TEST(SchedulerRestart, BeginsWithFewerRanksAtTheDeadline) {
   const std::string port = free_port();
   Launched scheduler(restarting_scheduler(port, "1:4", {"--timeout", "1"}));
-  Launched one(waiting_worker(port, "2", "echo $RANK of $WORLD_SIZE"));
+  Launched one(worker_of(port, "2", "echo $RANK of $WORLD_SIZE"));
   EXPECT_EQ(scheduler.wait(), 0) << scheduler.error;
   EXPECT_EQ(one.wait(), 0) << one.error;
   EXPECT_THAT(one.output, HasSubstr("1 of 2"));
@@ -142,7 +135,7 @@ TEST(SchedulerRestart, RefusesNumbersOfWorkersThatCannotBe) {
 TEST(SchedulerRestart, EndsWithTheCodeOfTheLastFailure) {
   const std::string port = free_port();
   Launched scheduler(restarting_scheduler(port, "1", {"--restarts", "1"}));
-  Launched one(waiting_worker(port, "1", "exit $((3 + TORCHELASTIC_RESTART_COUNT))"));
+  Launched one(worker_of(port, "1", "exit $((3 + TORCHELASTIC_RESTART_COUNT))"));
   EXPECT_EQ(scheduler.wait(), 4) << scheduler.error;
   EXPECT_EQ(one.wait(), 4) << one.error;
   EXPECT_THAT(scheduler.error, HasSubstr("no restart is left (--restarts 1)"));
@@ -151,8 +144,8 @@ TEST(SchedulerRestart, EndsWithTheCodeOfTheLastFailure) {
 TEST(SchedulerRestart, IsEndedByASignalWhileAWorkerWaits) {
   const std::string port = free_port();
   Launched scheduler(restarting_scheduler(port, "2", {"--restarts", "1"}));
-  Launched one(waiting_worker(port, "1", kWaits));
-  Launched two(waiting_worker(port, "1", kWaits));
+  Launched one(worker_of(port, "1", kWaits));
+  Launched two(worker_of(port, "1", kWaits));
   two.await_output("attempt 0");
   two.signal(SIGKILL);
   one.await_error("ended by the scheduler for a restart");

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <tests/processes/free_port.h>
 #include <tests/processes/launch/launched.h>
+#include <tests/processes/launch/worker_words.h>
 #include <tests/temporary_folder.h>
 
 #include <string>
@@ -18,22 +19,12 @@ namespace {
 
 using test::free_port;
 using test::Launched;
+using test::worker_of;
 using testing::AllOf;
 using testing::HasSubstr;
 
 std::vector<std::string> scheduler_of(const std::string& port, const std::string& workers) {
   return {"scheduler", "--workers", workers, "--port", port, "--timeout", "100", "--grace", "1"};
-}
-
-std::vector<std::string> worker_of(const std::string& port, const std::string& ranks,
-                                   const std::string& script,
-                                   const std::vector<std::string>& more = {}) {
-  std::vector<std::string> words{"worker",    "-n",  ranks,      "--scheduler", "127.0.0.1:" + port,
-                                 "--timeout", "100", "--output", "all"};
-  words.insert(words.end(), more.begin(), more.end());
-  for (const char* word : {"--", "sh", "-c"}) words.emplace_back(word);
-  words.push_back(script);
-  return words;
 }
 
 TEST(SchedulerCommand, FormsAWorldOfWorkersWithDifferentNumbersOfRanks) {

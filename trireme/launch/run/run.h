@@ -111,7 +111,7 @@ struct RunOptions {
   int restarts = 0;
   /// The folder in which trainings keep their state for a restart (checkpoint/recovery.h), created
   /// if it is missing. By default a new one in the memory of the host, which is removed at the end
-  /// of the run. It has no effect without restarts.
+  /// of the run. Refused without restarts.
   std::optional<std::filesystem::path> recovery_folder;
   /// The time between two states that are kept (TRIREME_RECOVERY_SECONDS). By default trainings
   /// choose it.
