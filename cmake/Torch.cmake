@@ -1,5 +1,5 @@
-# Finds LibTorch and precompiles torch/torch.h once for every target that needs it (tests by Clang have their
-# own: cmake/Testing.cmake).
+# Finds LibTorch and precompiles its headers once for every target that needs them (tests by Clang have their own:
+# cmake/Testing.cmake).
 if(NOT Torch_DIR AND EXISTS ${PROJECT_SOURCE_DIR}/build/torch-prefix)
   file(READ ${PROJECT_SOURCE_DIR}/build/torch-prefix torch_prefix)
   string(STRIP "${torch_prefix}" torch_prefix)
@@ -26,9 +26,9 @@ if(TORCH_CUDA_LIBRARIES)
             ${TORCH_INSTALL_PREFIX}/../nvidia/cu13/include)
 endif()
 
-add_library(trireme_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
+add_library(trireme_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled.cpp)
 target_link_libraries(trireme_pch PRIVATE torch trireme_options)
-target_precompile_headers(trireme_pch PRIVATE <torch/torch.h>)
+target_precompile_headers(trireme_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
 
 if(TRIREME_PYTHON_PACKAGE)
   find_library(TRIREME_TORCH_PYTHON_LIBRARY torch_python PATHS ${TORCH_INSTALL_PREFIX}/lib REQUIRED NO_DEFAULT_PATH)

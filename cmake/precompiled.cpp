@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+// Carries precompiled.h; see Torch.cmake.
