@@ -28,10 +28,12 @@ class Flags:
         if not DATABASE.exists():
             raise SystemExit("check: build/release is not configured; type: tools/build release")
         self.commands = {}
+        self.joined = {}
         for entry in json.loads(DATABASE.read_text()):
             command = shlex.split(entry["command"])
             for path in self.sources(entry["file"]):
                 self.commands[os.path.relpath(path, ROOT)] = command
+                self.joined[os.path.relpath(path, ROOT)] = os.path.relpath(entry["file"], ROOT)
         self.commands = {path: command for path, command in self.commands.items() if not path.startswith("build/")}
 
     @staticmethod
@@ -133,7 +135,8 @@ def looked_at(chosen, things, skipped):
 
 def tidy(tree):
     """clang-tidy with .clang-tidy. A file that needs LibTorch costs 5 to 20 s, the others 1 to 2: those are looked at
-    when they or what they include changed, and all with --all."""
+    when they or what they include changed, and all with --all. Files that the build joins (TRIREME_UNITY) are looked at
+    joined too, since most of the time goes into headers."""
     flags = Flags()
     sources = [path for path in tree.having(".cpp") if path.startswith(("trireme/", "apps/", "models/", "tests/",
                                                                         "examples/", "bench/"))]
@@ -144,12 +147,19 @@ def tidy(tree):
     chosen, skipped = without_unchanged(tree, sources)
     version, configuration = version_of(CLANG_TIDY), tree.text(".clang-tidy")
 
-    def look_at(path):
-        _, options = flags.of(path)
+    units = {}
+    for path in chosen:
+        units.setdefault(flags.joined.get(path, path), []).append(path)
+
+    def look_at(unit):
+        file, paths = unit
+        _, options = flags.of(paths[0])
         options = [option for option in options if not option.startswith(("-fsanitize", "-fprofile"))]
-        key = "tidy-" + tree.digest(path, options, CLANG_FLAGS, version, configuration)
+        digests = [tree.digest(path) for path in paths]
+        key = "tidy-" + tree.digest(paths[0], digests, options, CLANG_FLAGS, version, configuration)
         if remembered(key):
             return []
+        path = file if len(paths) > 1 else paths[0]
         run = subprocess.run([CLANG_TIDY, "--quiet", path, "--", *options, f"-I{ROOT}", *CLANG_FLAGS], cwd=ROOT,
                              capture_output=True, text=True, check=False)
         if run.returncode == 0:
@@ -160,7 +170,7 @@ def tidy(tree):
                 for place, message in found] or [f"{path}: {run.stdout}{run.stderr}".strip()]
 
     # The slowest first, so that no core waits for one of them at the end.
-    chosen.sort(key=lambda path: not tree.needs_libtorch(path))
-    findings = sorted({finding for group in tree.parallel(look_at, chosen) for finding in group})
+    slowest_first = sorted(units.items(), key=lambda unit: (not tree.needs_libtorch(unit[1][0]), -len(unit[1])))
+    findings = sorted({finding for group in tree.parallel(look_at, slowest_first) for finding in group})
     forget_old()
     return Result(looked_at(chosen, "files", skipped), findings)
