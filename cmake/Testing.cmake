@@ -1,8 +1,9 @@
-# trireme_test(<name> SOURCES <files…> [LINK <targets…>] [TORCH none|aten|full] [SLOW] [EXHAUSTIVE] [NEEDS <targets…>]
-#              [NO_UNITY <files…>])
+# trireme_test(<name> SOURCES <files…> [LINK <targets…>] [TORCH none|aten|full] [SLOW] [SLOW_CASES <patterns…>]
+#              [EXHAUSTIVE] [NEEDS <targets…>] [NO_UNITY <files…>])
 #
 # One test program of GoogleTest cases and one ctest entry. SLOW puts it under the label `slow`, which
-# `make test` leaves out. EXHAUSTIVE adds a second entry under that label, <name>_exhaustive, which runs the same
+# `make test` leaves out; SLOW_CASES, patterns as --gtest_filter takes them, puts these cases alone there, by a second entry
+# <name>_slow. EXHAUSTIVE adds a second entry under that label, <name>_exhaustive, which runs the same
 # program with TRIREME_EXHAUSTIVE set. NEEDS are programs that the test runs, NO_UNITY files that
 # TRIREME_UNITY joins with no other.
 if(CMAKE_CROSSCOMPILING)
@@ -38,7 +39,7 @@ function(trireme_test_program target)
 endfunction()
 
 function(trireme_test name)
-  cmake_parse_arguments(test "SLOW;EXHAUSTIVE" "TORCH" "SOURCES;LINK;NEEDS;NO_UNITY" ${ARGN})
+  cmake_parse_arguments(test "SLOW;EXHAUSTIVE" "TORCH" "SOURCES;LINK;NEEDS;NO_UNITY;SLOW_CASES" ${ARGN})
   add_executable(${name} ${test_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${test_LINK} trireme_test_options GTest::gmock GTest::gtest_main)
@@ -60,7 +61,15 @@ function(trireme_test name)
     set(timeout 1200)
   endif()
   # One process per program, not per case: loading LibTorch takes longer than most cases do.
-  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+  set(filter "")
+  if(test_SLOW_CASES)
+    list(JOIN test_SLOW_CASES ":" slow_cases)
+    set(filter "--gtest_filter=-${slow_cases}")
+    add_test(NAME ${name}_slow COMMAND ${name} --gtest_brief=1 "--gtest_filter=${slow_cases}")
+    set_tests_properties(${name}_slow PROPERTIES LABELS slow TIMEOUT 1200)
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL trireme_same_environment ${name} ${name}_slow)")
+  endif()
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 ${filter})
   set(environment
       "TRIREME_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};TRIREME_SOURCE=${PROJECT_SOURCE_DIR};OMP_NUM_THREADS=1")
   set_tests_properties(${name} PROPERTIES LABELS ${labels} TIMEOUT ${timeout} ENVIRONMENT "${environment}")
@@ -69,4 +78,10 @@ function(trireme_test name)
     set_tests_properties(${name}_exhaustive PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT
       "${environment};TRIREME_EXHAUSTIVE=1")
   endif()
+endfunction()
+
+# Gives one ctest entry the environment of another, after the folder has said all of it.
+function(trireme_same_environment from to)
+  get_property(environment TEST ${from} PROPERTY ENVIRONMENT)
+  set_property(TEST ${to} PROPERTY ENVIRONMENT "${environment}")
 endfunction()

@@ -135,8 +135,9 @@ def looked_at(chosen, things, skipped):
 
 def tidy(tree):
     """clang-tidy with .clang-tidy. A file that needs LibTorch costs 5 to 20 s, the others 1 to 2: those are looked at
-    when they or what they include changed, and all with --all. Files that the build joins (TRIREME_UNITY) are looked at
-    joined too, since most of the time goes into headers."""
+    when they or what they include changed, and all with --all. Without --all, files that the build joins
+    (TRIREME_UNITY) are looked at joined too, since most of the time goes into headers; a few checks see less then, such as that
+    of unused using-declarations."""
     flags = Flags()
     sources = [path for path in tree.having(".cpp") if path.startswith(("trireme/", "apps/", "models/", "tests/",
                                                                         "examples/", "bench/"))]
@@ -149,7 +150,7 @@ def tidy(tree):
 
     units = {}
     for path in chosen:
-        units.setdefault(flags.joined.get(path, path), []).append(path)
+        units.setdefault(path if tree.everything else flags.joined.get(path, path), []).append(path)
 
     def look_at(unit):
         file, paths = unit
