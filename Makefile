@@ -53,10 +53,10 @@ fix: ## Reformat every source file
 	@tools/setup build check
 	@tools/check --fix
 
-tsan: ## Thread sanitizer, on the components without LibTorch
+tsan: ## Thread sanitizer, on the tests with threads of the components without LibTorch
 	@tools/setup build test
-	@tools/build tsan all
-	@tools/test tsan fast
+	@tools/build tsan threaded_tests
+	@tools/test tsan threads
 
 asan: ## Address and undefined-behaviour sanitizers, on the fast tests
 	@tools/setup build test

@@ -1,9 +1,9 @@
 # trireme_test(<name> SOURCES <files…> [LINK <targets…>] [TORCH none|aten|full] [SLOW] [SLOW_CASES <patterns…>]
-#              [EXHAUSTIVE] [NEEDS <targets…>] [NO_UNITY <files…>])
+#              [THREADS] [EXHAUSTIVE] [NEEDS <targets…>] [NO_UNITY <files…>])
 #
 # One test program of GoogleTest cases and one ctest entry. SLOW puts it under the label `slow`, which
 # `make test` leaves out; SLOW_CASES, patterns as --gtest_filter takes them, puts these cases alone there, by a second entry
-# <name>_slow. EXHAUSTIVE adds a second entry under that label, <name>_exhaustive, which runs the same
+# <name>_slow. THREADS marks what `make tsan` runs under the thread sanitizer. EXHAUSTIVE adds a second entry under that label, <name>_exhaustive, which runs the same
 # program with TRIREME_EXHAUSTIVE set. NEEDS are programs that the test runs, NO_UNITY files that
 # TRIREME_UNITY joins with no other.
 if(CMAKE_CROSSCOMPILING)
@@ -13,6 +13,8 @@ if(CMAKE_CROSSCOMPILING)
 else()
   find_package(GTest 1.12 REQUIRED)
 endif()
+
+add_custom_target(threaded_tests)
 
 # Tests run seconds and compile for minutes: their libraries are optimised, they themselves little. Clang compiles them in
 # half of the time without any optimisation, with a precompiled header of their own; GCC was not faster without it.
@@ -39,7 +41,7 @@ function(trireme_test_program target)
 endfunction()
 
 function(trireme_test name)
-  cmake_parse_arguments(test "SLOW;EXHAUSTIVE" "TORCH" "SOURCES;LINK;NEEDS;NO_UNITY;SLOW_CASES" ${ARGN})
+  cmake_parse_arguments(test "SLOW;THREADS;EXHAUSTIVE" "TORCH" "SOURCES;LINK;NEEDS;NO_UNITY;SLOW_CASES" ${ARGN})
   add_executable(${name} ${test_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${test_LINK} trireme_test_options GTest::gmock GTest::gtest_main)
@@ -60,6 +62,10 @@ function(trireme_test name)
     set(labels slow)
     set(timeout 1200)
   endif()
+  if(test_THREADS)
+    list(APPEND labels threads)
+    add_dependencies(threaded_tests ${name})
+  endif()
   # One process per program, not per case: loading LibTorch takes longer than most cases do.
   set(filter "")
   if(test_SLOW_CASES)
@@ -72,7 +78,7 @@ function(trireme_test name)
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 ${filter})
   set(environment
       "TRIREME_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};TRIREME_SOURCE=${PROJECT_SOURCE_DIR};OMP_NUM_THREADS=1")
-  set_tests_properties(${name} PROPERTIES LABELS ${labels} TIMEOUT ${timeout} ENVIRONMENT "${environment}")
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} ENVIRONMENT "${environment}")
   if(test_EXHAUSTIVE)
     add_test(NAME ${name}_exhaustive COMMAND ${name} --gtest_brief=1)
     set_tests_properties(${name}_exhaustive PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT
