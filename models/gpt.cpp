@@ -39,11 +39,13 @@ GPTBlockImpl::GPTBlockImpl(const GPTOptions& options)
           "mlp_input", torch::nn::Linear(options.hidden, kMlpExpansion * options.hidden))),
       mlp_output_(register_module(
           "mlp_output", torch::nn::Linear(kMlpExpansion * options.hidden, options.hidden))),
-      dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
+      dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))),
+      gelu_approximation_(options.gelu_tanh ? "tanh" : "none") {}
 
 torch::Tensor GPTBlockImpl::forward(const torch::Tensor& features) {
   const auto attended = features + dropout_(attention_(norm1_(features)));
-  return attended + dropout_(mlp_output_(torch::gelu(mlp_input_(norm2_(attended)))));
+  return attended +
+         dropout_(mlp_output_(torch::gelu(mlp_input_(norm2_(attended)), gelu_approximation_)));
 }
 
 GPTImpl::GPTImpl(const GPTOptions& options)

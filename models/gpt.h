@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <string>
 
 namespace models {
 
@@ -27,6 +28,8 @@ struct GPTOptions {
   double dropout = 0.0;
   /// True if the head shares the weight of the token embedding; otherwise it has its own.
   bool tied = false;
+  /// True to compute GELU by the approximation with tanh, as GPT-2 does; false for the exact one.
+  bool gelu_tanh = false;
 };
 
 /// Causal self-attention with one linear layer for queries, keys and values.
@@ -60,6 +63,7 @@ class GPTBlockImpl : public torch::nn::Module {
   torch::nn::Linear mlp_input_;
   torch::nn::Linear mlp_output_;
   torch::nn::Dropout dropout_;
+  std::string gelu_approximation_;
 };
 TORCH_MODULE(GPTBlock);
 

@@ -64,6 +64,7 @@
 #include <trireme/parallel/training_step.h>
 #include <trireme/plan/check_plan.h>
 #include <trireme/plan/plan_config.h>
+#include <trireme/plan/transformer_layouts.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exchanges weights of the transformers of this folder with the package `transformers` of Hugging
+// Face: GPT2LMHeadModel, LlamaForCausalLM, BertForMaskedLM and ViTForImageClassification. The files
+// that these save (model.safetensors) are read by trireme::checkpoint::read_safetensors.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace models {
+
+/// The network of a module, which decides the names of its weights.
+enum class Architecture {
+  kGPT2,   ///< GPT with `gelu_tanh`, and usually `tied`.
+  kLLaMA,  ///< LLaMA.
+  kBERT,   ///< BERT.
+  kViT,    ///< ViT.
+};
+
+/// Returns the parameters of a module under the names and in the shapes of `transformers`. The
+/// tensors are views of the parameters, or copies where the layout differs. A head that shares the
+/// weight of the token embedding is left out, as `transformers` does in its files.
+/// Throws c10::Error if a parameter is not one of the architecture.
+std::map<std::string, torch::Tensor> to_hugging_face(const torch::nn::Module& module,
+                                                     Architecture architecture);
+
+/// Copies weights that have the names and shapes of `transformers` into the parameters of a module,
+/// in the dtype and on the device of each. Sizes are those of the module: make it with the options
+/// that the model's config.json says.
+/// @return the names in `weights` that the module has no place for, such as a pooler's.
+/// Throws c10::Error that names the weight if one is missing or has another shape; the module is
+/// unchanged then.
+std::vector<std::string> load_hugging_face(torch::nn::Module& module, Architecture architecture,
+                                           const std::map<std::string, torch::Tensor>& weights);
+
+}  // namespace models

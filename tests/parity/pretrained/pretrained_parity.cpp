@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C++ side of the parity test in this folder:
+//   pretrained_parity <architecture> <weights> <inputs> <logits> <weights again>
+// loads weights that `transformers` wrote, computes logits of the inputs in double precision, and
+// writes both the logits and the weights.
+#include <models/bert.h>
+#include <models/gpt.h>
+#include <models/llama.h>
+#include <models/pretrained.h>
+#include <models/vit.h>
+#include <trireme/checkpoint/safetensors.h>
+
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace {
+
+using trireme::checkpoint::TensorMap;
+
+struct Network {
+  models::Architecture architecture;
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<torch::Tensor(const TensorMap&)> forward;
+};
+
+// pretrained_parity.py has the same sizes.
+Network make(const std::string& architecture) {
+  if (architecture == "gpt2" || architecture == "gpt2_untied") {
+    models::GPT net(models::GPTOptions{.vocabulary = 61,
+                                       .sequence = 16,
+                                       .hidden = 24,
+                                       .layers = 3,
+                                       .heads = 4,
+                                       .tied = architecture == "gpt2",
+                                       .gelu_tanh = true});
+    return {models::Architecture::kGPT2, net.ptr(),
+            [net](const TensorMap& inputs) mutable { return net(inputs.at("tokens")); }};
+  }
+  if (architecture == "llama") {
+    models::LLaMA net(models::LLaMAOptions{.vocabulary = 61,
+                                           .sequence = 16,
+                                           .hidden = 24,
+                                           .layers = 3,
+                                           .heads = 4,
+                                           .key_value_heads = 2,
+                                           .feed_forward = 20});
+    return {models::Architecture::kLLaMA, net.ptr(),
+            [net](const TensorMap& inputs) mutable { return net(inputs.at("tokens")); }};
+  }
+  if (architecture == "bert") {
+    models::BERT net(models::BERTOptions{
+        .vocabulary = 61, .sequence = 16, .hidden = 24, .layers = 3, .heads = 4});
+    return {models::Architecture::kBERT, net.ptr(), [net](const TensorMap& inputs) mutable {
+              return net(inputs.at("tokens"), inputs.at("segments"), inputs.at("is_padding"));
+            }};
+  }
+  if (architecture == "vit") {
+    models::ViT net(models::ViTOptions{.image_size = 16,
+                                       .patch_size = 4,
+                                       .hidden = 24,
+                                       .layers = 3,
+                                       .heads = 4,
+                                       .feed_forward = 20,
+                                       .classes = 5});
+    return {models::Architecture::kViT, net.ptr(),
+            [net](const TensorMap& inputs) mutable { return net(inputs.at("images")); }};
+  }
+  throw std::runtime_error("no architecture '" + architecture + "'");
+}
+
+void run(const std::string& architecture, const std::string& weights, const std::string& inputs,
+         const std::string& logits, const std::string& weights_again) {
+  Network network = make(architecture);
+  network.module->to(torch::kDouble);
+  network.module->eval();
+  const auto unused =
+      models::load_hugging_face(*network.module, network.architecture,
+                                trireme::checkpoint::read_safetensors(weights).tensors);
+  for (const std::string& name : unused) std::printf("unused: %s\n", name.c_str());
+  const torch::NoGradGuard no_grad;
+  trireme::checkpoint::write_safetensors(
+      logits, {{"logits", network.forward(trireme::checkpoint::read_safetensors(inputs).tensors)}});
+  trireme::checkpoint::write_safetensors(
+      weights_again, models::to_hugging_face(*network.module, network.architecture));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 6) throw std::runtime_error("expected an architecture and four files");
+  run(argv[1], argv[2], argv[3], argv[4], argv[5]);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "pretrained_parity: %s\n", error.what());
+  return 1;
+}
