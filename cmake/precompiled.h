@@ -3,6 +3,7 @@
 #pragma once
 
 #include <torch/torch.h>
+#include <torch/version.h>
 
 #include <charconv>
 #include <chrono>
@@ -15,19 +16,20 @@
 
 // Clang performs the instantiations of templates that a precompiled header asks for in the header
 // itself, except those of virtual functions: each file that uses the header repeated them, for 1.2
-// seconds. So the header calls the functions here.
-#ifdef __clang__
-#define TRIREME_FOR_MODULES(apply)                                                                 \
-  apply(ModuleDict) apply(ParameterDict) apply(Sequential) apply(Linear) apply(Unflatten)          \
-      apply(Bilinear) apply(Softmax) apply(Softmin) apply(LogSoftmax) apply(Threshold)             \
-          apply(MultiheadAttention) apply(AdaptiveLogSoftmaxWithLoss) apply(Conv1d) apply(Conv2d)  \
-              apply(Conv3d) apply(ConvTranspose1d) apply(ConvTranspose2d) apply(ConvTranspose3d)   \
-                  apply(Embedding) apply(EmbeddingBag) apply(Fold) apply(Unfold) apply(LayerNorm)  \
-                      apply(LocalResponseNorm) apply(CrossMapLRN2d) apply(GroupNorm)               \
-                          apply(FractionalMaxPool2d) apply(FractionalMaxPool3d) apply(RNN)         \
-                              apply(LSTM) apply(GRU) apply(RNNCell) apply(LSTMCell) apply(GRUCell) \
-                                  apply(TransformerEncoderLayer) apply(TransformerDecoderLayer)    \
-                                      apply(TransformerEncoder) apply(TransformerDecoder)
+// seconds. So the header calls the functions here, by names that a later LibTorch may not have.
+#if defined(__clang__) && TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 13
+// clang-format off: it would indent each line further
+#define TRIREME_FOR_MODULES(apply) \
+  apply(ModuleDict) apply(ParameterDict) apply(Sequential) apply(Linear) apply(Unflatten) \
+  apply(Bilinear) apply(Softmax) apply(Softmin) apply(LogSoftmax) apply(Threshold) \
+  apply(MultiheadAttention) apply(AdaptiveLogSoftmaxWithLoss) apply(Conv1d) apply(Conv2d) \
+  apply(Conv3d) apply(ConvTranspose1d) apply(ConvTranspose2d) apply(ConvTranspose3d) \
+  apply(Embedding) apply(EmbeddingBag) apply(Fold) apply(Unfold) apply(LayerNorm) \
+  apply(LocalResponseNorm) apply(CrossMapLRN2d) apply(GroupNorm) apply(FractionalMaxPool2d) \
+  apply(FractionalMaxPool3d) apply(RNN) apply(LSTM) apply(GRU) apply(RNNCell) apply(LSTMCell) \
+  apply(GRUCell) apply(TransformerEncoderLayer) apply(TransformerDecoderLayer) \
+  apply(TransformerEncoder) apply(TransformerDecoder)
+// clang-format on
 
 namespace trireme::precompiled {
 

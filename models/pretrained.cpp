@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <models/pretrained.h>
 
-#include <algorithm>
 #include <array>
 #include <set>
 #include <span>
@@ -121,6 +120,23 @@ Place place_of(const std::string& ours, const torch::Tensor& parameter, Architec
               " belongs to another architecture; pass the one of the module");
 }
 
+// Returns a weight by its name, or by one that files of earlier versions of `transformers` have:
+// without the name of the model before it, as GPT-2's, and `gamma` and `beta` of layer norms, as
+// BERT's.
+std::map<std::string, torch::Tensor>::const_iterator find_weight(
+    const std::map<std::string, torch::Tensor>& weights, const std::string& name) {
+  std::vector<std::string> names{name, name.substr(name.find('.') + 1)};
+  if (const std::size_t norm = name.find("LayerNorm."); norm != std::string::npos) {
+    const std::string kind = name.ends_with(".weight") ? "gamma" : "beta";
+    const std::string earlier = name.substr(0, name.find_last_of('.') + 1) + kind;
+    names.insert(names.end(), {earlier, earlier.substr(earlier.find('.') + 1)});
+  }
+  for (const std::string& candidate : names) {
+    if (const auto found = weights.find(candidate); found != weights.end()) return found;
+  }
+  return weights.end();
+}
+
 }  // namespace
 
 std::map<std::string, torch::Tensor> to_hugging_face(const torch::nn::Module& module,
@@ -147,7 +163,7 @@ std::vector<std::string> load_hugging_face(torch::nn::Module& module, Architectu
     const auto& [name, is_transposed] = places[number];
     const std::string& ours = parameters[number].key();
     torch::Tensor parameter = parameters[number].value();
-    const auto found = weights.find(name);
+    const auto found = find_weight(weights, name);
     TORCH_CHECK(found != weights.end(), "the weights have no ", name, ", which becomes ", ours,
                 "; take those of the same architecture and number of layers");
     const bool turns = is_transposed && found->second.dim() == 2;
@@ -156,7 +172,7 @@ std::vector<std::string> load_hugging_face(torch::nn::Module& module, Architectu
                 values.sizes(), " in ", ours, ", which is ", parameter.sizes(),
                 "; make the module with the sizes of the weights");
     copies.emplace_back(std::move(parameter), values);
-    used.insert(name);
+    used.insert(found->first);
   }
   const torch::NoGradGuard no_grad;
   for (auto& [parameter, values] : copies) parameter.copy_(values);

@@ -28,8 +28,11 @@ std::map<std::string, torch::Tensor> to_hugging_face(const torch::nn::Module& mo
                                                      Architecture architecture);
 
 /// Copies weights that have the names and shapes of `transformers` into the parameters of a module,
-/// in the dtype and on the device of each. Sizes are those of the module: make it with the options
-/// that the model's config.json says.
+/// in the dtype and on the device of each. Also finds the names of earlier files, such as those
+/// of GPT-2 and BERT that were published first. Sizes are those of the module: make it with the
+/// options that the model's config.json says. MLPs of GPT and BERT have four times the hidden size,
+/// the heads of BERT share the token embedding, and LLaMA's rotary positions are not scaled: what
+/// was trained otherwise has no equal here.
 /// @return the names in `weights` that the module has no place for, such as a pooler's.
 /// Throws c10::Error that names the weight if one is missing or has another shape; the module is
 /// unchanged then.

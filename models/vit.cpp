@@ -5,10 +5,10 @@ namespace models {
 namespace {
 
 constexpr double kInitialDeviation = 0.02;
-constexpr double kNormEpsilon = 1e-6;
 
-torch::nn::LayerNorm layer_norm(std::int64_t hidden) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden}).eps(kNormEpsilon));
+torch::nn::LayerNorm layer_norm(const ViTOptions& options) {
+  return torch::nn::LayerNorm(
+      torch::nn::LayerNormOptions({options.hidden}).eps(options.norm_epsilon));
 }
 
 class SelfAttentionImpl : public torch::nn::Module {
@@ -43,9 +43,9 @@ TORCH_MODULE(SelfAttention);
 class EncoderBlockImpl : public torch::nn::Module {
  public:
   explicit EncoderBlockImpl(const ViTOptions& options)
-      : norm1_(register_module("norm1", layer_norm(options.hidden))),
+      : norm1_(register_module("norm1", layer_norm(options))),
         attention_(register_module("attention", SelfAttention(options))),
-        norm2_(register_module("norm2", layer_norm(options.hidden))),
+        norm2_(register_module("norm2", layer_norm(options))),
         mlp_input_(
             register_module("mlp_input", torch::nn::Linear(options.hidden, options.feed_forward))),
         mlp_output_(
@@ -96,7 +96,7 @@ ViTImpl::ViTImpl(const ViTOptions& options) : image_size_(options.image_size) {
     blocks_->push_back(EncoderBlock(options));
   }
   register_module("blocks", blocks_);
-  norm_ = register_module("norm", layer_norm(options.hidden));
+  norm_ = register_module("norm", layer_norm(options));
   head_ = register_module("head", torch::nn::Linear(options.hidden, options.classes));
 
   const torch::NoGradGuard no_grad;

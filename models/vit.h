@@ -30,6 +30,8 @@ struct ViTOptions {
   std::int64_t feed_forward = 3072;
   /// The dropout of embeddings and of linear layers, without those of queries, keys and values.
   double dropout = 0.0;
+  /// What layer norms add to the variance.
+  double norm_epsilon = 1e-6;
   /// The number of classes.
   std::int64_t classes = 1000;
 };

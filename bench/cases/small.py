@@ -2,6 +2,7 @@
 """A training whose steps have a tenth of a millisecond of arithmetic: three parameters fitted to 160 points by a Model, on two ranks
 of one thread beside one process, DistributedDataParallel, and a loop of LibTorch without Trireme.
 
+DistributedDataParallel is called from Python, whose interpreter is a part of its step; Model from C++.
 With all points on every rank both ranks do the work of one process and their communication. With divided points an epoch has
 half of the steps. The loop of LibTorch is timed by the program of one process itself.
 """
@@ -32,7 +33,7 @@ SWEEPS = [
                        ours_key="step_time", peer_key="step_time", metric="step_time", goal=Goal("ratio", 1.3)),
             Comparison("2 ranks that divide the points, an epoch", ours="divided", peer="one", peer_name="one_process",
                        ours_key="epoch_time", peer_key="epoch_time", goal=Goal("ratio", 1.0)),
-            Comparison("2 ranks with all points each, a step", ours="whole", peer="ddp", peer_name="ddp",
+            Comparison("2 ranks with all points each, a step, C++ against Python", ours="whole", peer="ddp", peer_name="ddp",
                        ours_key="step_time", peer_key="step_time", metric="step_time"),
             Comparison("1 process, a step of Model", ours="one", peer="one", peer_name="plain",
                        ours_key="step_time", peer_key="arithmetic_time", metric="step_time"),

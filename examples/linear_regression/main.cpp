@@ -13,6 +13,8 @@
 
 #include <array>
 #include <cmath>
+#include <exception>
+#include <functional>
 #include <iostream>
 #include <optional>
 #include <string>

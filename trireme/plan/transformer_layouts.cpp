@@ -10,8 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <ranges>
-#include <span>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -19,152 +18,223 @@
 namespace trireme {
 namespace {
 
+constexpr const char* kHint = "name the layers with column_parallel() and row_parallel()";
+
+enum class Role { kWhole, kColumn, kRow };
+
 struct LinearLayer {
   std::string path;
+  std::string pattern;  // the path with `*` for each number
+  std::string block;    // the path up to the last number before its end; empty outside of blocks
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
+  bool has_bias = false;
+  Role role = Role::kWhole;
 };
 
-// Splits `encoder.layers.3.attention.query` into `encoder.layers.3` and `.attention.query`. The
-// first part is empty for a layer outside of numbered blocks.
-std::pair<std::string, std::string> split_block(const std::string& path) {
-  for (std::size_t begin = 0; begin < path.size();) {
-    const std::size_t end = std::min(path.find('.', begin), path.size());
-    const bool is_number = std::all_of(path.begin() + static_cast<std::ptrdiff_t>(begin),
-                                       path.begin() + static_cast<std::ptrdiff_t>(end),
-                                       [](unsigned char letter) { return std::isdigit(letter); });
-    // A number at the end is that of a layer in a Sequential, which is no block.
-    if (is_number && begin > 0 && end < path.size()) return {path.substr(0, end), path.substr(end)};
+struct EmbeddingTable {
+  std::string path;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+};
+
+struct Structure {
+  std::vector<EmbeddingTable> embeddings;
+  std::vector<LinearLayer> layers;  // in the order of their registration
+};
+
+bool is_number(std::string_view part) {
+  return !part.empty() &&
+         std::ranges::all_of(part, [](unsigned char letter) { return std::isdigit(letter) != 0; });
+}
+
+// Fills pattern and block of a layer. A number at the end of its path is its place in a Sequential,
+// such as an MLP, and makes no block.
+void split_path(LinearLayer& layer) {
+  for (std::size_t begin = 0; begin <= layer.path.size();) {
+    const std::size_t end = std::min(layer.path.find('.', begin), layer.path.size());
+    const std::string part = layer.path.substr(begin, end - begin);
+    const bool is_last = end == layer.path.size();
+    if (is_number(part) && !is_last) layer.block = layer.path.substr(0, end);
+    layer.pattern += is_number(part) && !is_last ? "*" : part;
+    if (!is_last) layer.pattern += '.';
     begin = end + 1;
   }
-  return {"", path};
 }
-
-// Returns the path of a block with `*` for its number.
-std::string pattern_of(const std::string& block) {
-  return block.substr(0, block.find_last_of('.') + 1) + '*';
-}
-
-enum class Role { kColumn, kRow };
-
-// Roles of the linear layers of a block, by their place in it. Layers without one stay whole.
-std::map<std::size_t, Role> roles_in(std::span<const LinearLayer> layers, std::int64_t hidden) {
-  std::map<std::size_t, Role> roles;
-  for (std::size_t output = 0; output < layers.size(); ++output) {
-    const std::int64_t width = layers[output].inputs;
-    if (width == hidden || layers[output].outputs != hidden) continue;
-    std::size_t first = output;
-    while (first > 0 && layers[first - 1].inputs == hidden && layers[first - 1].outputs == width)
-      roles[--first] = Role::kColumn;
-    if (first < output) roles[output] = Role::kRow;
-  }
-  std::vector<std::size_t> attention;
-  for (std::size_t place = 0; place < layers.size(); ++place) {
-    if (!roles.contains(place)) attention.push_back(place);
-  }
-  const auto last = std::ranges::find_if(std::views::reverse(attention), [&](std::size_t place) {
-    return layers[place].outputs == hidden;
-  });
-  if (last == std::views::reverse(attention).end()) return roles;
-  const auto row =
-      static_cast<std::size_t>(std::ranges::find(attention, *last) - attention.begin());
-  // Attention has queries, keys and values, in one layer or in several.
-  const bool has_inputs =
-      row > 0 &&
-      std::all_of(attention.begin(), attention.begin() + static_cast<std::ptrdiff_t>(row),
-                  [&](std::size_t place) { return layers[place].inputs == hidden; });
-  if (!has_inputs) return roles;
-  for (std::size_t place = 0; place < row; ++place) roles[attention[place]] = Role::kColumn;
-  roles[attention[row]] = Role::kRow;
-  return roles;
-}
-
-// What a transformer consists of.
-struct Structure {
-  std::vector<std::pair<std::string, torch::nn::EmbeddingImpl*>> embeddings;
-  std::vector<LinearLayer> outside;                                      // of blocks
-  std::vector<std::pair<std::string, std::vector<LinearLayer>>> blocks;  // by path, in order
-  std::int64_t norm_width = 0;
-};
 
 Structure structure_of(const torch::nn::Module& module) {
+  // A parameter that modules share has one name.
+  std::set<std::string> names;
+  for (const auto& entry : module.named_parameters()) names.insert(entry.key());
   Structure found;
-  // named_modules() is not const, although it changes nothing.
-  for (const auto& entry :
-       const_cast<torch::nn::Module&>(module).named_modules("", false)) {  // NOLINT
+  std::vector<std::string> attentions;  // of LibTorch; their paths end with a dot
+  for (const auto& entry : module.named_modules("", /*include_self=*/false)) {
     const std::string& path = entry.key();
-    if (auto* embedding = entry.value()->as<torch::nn::EmbeddingImpl>()) {
-      found.embeddings.emplace_back(path, embedding);
-    } else if (const auto* norm = entry.value()->as<torch::nn::LayerNormImpl>()) {
-      found.norm_width = norm->options.normalized_shape().back();
+    if (entry.value()->as<torch::nn::MultiheadAttentionImpl>() != nullptr) {
+      attentions.push_back(path + '.');
+    }
+    if (!names.contains(path + ".weight")) continue;
+    if (const auto* embedding = entry.value()->as<torch::nn::EmbeddingImpl>()) {
+      const auto& options = embedding->options;
+      found.embeddings.push_back({path, options.num_embeddings(), options.embedding_dim()});
     } else if (const auto* linear = entry.value()->as<torch::nn::LinearImpl>()) {
-      const auto& options = linear->options;
-      LinearLayer layer{path, options.in_features(), options.out_features()};
-      const auto [block, rest] = split_block(path);
-      if (block.empty()) {
-        found.outside.push_back(std::move(layer));
-      } else {
-        if (found.blocks.empty() || found.blocks.back().first != block)
-          found.blocks.emplace_back(block, std::vector<LinearLayer>());
-        found.blocks.back().second.push_back(std::move(layer));
-      }
+      const auto is_above = [&](const std::string& attention) {
+        return path.starts_with(attention);
+      };
+      if (std::ranges::any_of(attentions, is_above)) continue;
+      LinearLayer layer{.path = path,
+                        .inputs = linear->options.in_features(),
+                        .outputs = linear->options.out_features(),
+                        .has_bias = linear->options.bias()};
+      split_path(layer);
+      found.layers.push_back(std::move(layer));
     }
   }
   return found;
 }
 
-}  // namespace
-
-ParameterLayouts transformer_layouts(const torch::nn::Module& module, const std::string& axis) {
-  const Structure found = structure_of(module);
-  const auto rows = [](const auto& entry) { return entry.second->options.num_embeddings(); };
-  const auto vocabulary = std::ranges::max_element(found.embeddings, {}, rows);
-  const bool has_embedding = vocabulary != found.embeddings.end();
-  const std::int64_t hidden =
-      has_embedding ? vocabulary->second->options.embedding_dim() : found.norm_width;
-
-  std::map<std::string, Role> roles;  // by pattern
-  for (const auto& [block, layers] : found.blocks) {
-    for (const auto& [place, role] : roles_in(layers, hidden)) {
-      const std::string pattern = pattern_of(block) + layers[place].path.substr(block.size());
-      const auto [known, is_new] = roles.emplace(pattern, role);
-      if (!is_new && known->second != role) {
-        throw UsageError("transformer_layouts: the layer " + layers[place].path +
-                             " has another place in its block than those of other blocks that " +
-                             pattern + " matches",
-                         "name the layers with column_parallel() and row_parallel()");
+// Returns the layer that maps features to as many outputs as an embedding has rows, and the
+// embedding; without such a layer the first embedding. Null for what there is not.
+std::pair<const EmbeddingTable*, const LinearLayer*> vocabulary_of(const Structure& structure) {
+  for (const EmbeddingTable& embedding : structure.embeddings) {
+    for (const LinearLayer& layer : structure.layers) {
+      // A square layer is rather a transform of features, as before the head of BERT.
+      if (layer.block.empty() && layer.inputs == embedding.width &&
+          layer.outputs == embedding.rows && layer.inputs != layer.outputs) {
+        return {&embedding, &layer};
       }
     }
   }
-  if (roles.empty()) {
-    throw UsageError(
-        "transformer_layouts: the module has no blocks with linear layers from and to its hidden "
-        "size, which is " +
-            std::to_string(hidden),
-        "name the layers with column_parallel() and row_parallel()");
-  }
+  return {structure.embeddings.empty() ? nullptr : structure.embeddings.data(), nullptr};
+}
 
-  ParameterLayouts layouts;
-  const auto add = [&](const ParameterLayouts& more) {
-    layouts.insert(layouts.end(), more.begin(), more.end());
-  };
-  if (has_embedding) {
-    bool has_head = false;
-    for (const LinearLayer& layer : found.outside) {
-      if (layer.inputs != hidden || layer.outputs != rows(*vocabulary)) continue;
-      add(vocabulary_parallel(layer.path, axis));
-      has_head = true;
+std::int64_t most_frequent_inputs(const std::vector<LinearLayer>& layers) {
+  std::map<std::int64_t, int> counts;
+  for (const LinearLayer& layer : layers) counts[layer.inputs] += layer.block.empty() ? 0 : 1;
+  const auto most =
+      std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
+  return most == counts.end() ? 0 : most->first;
+}
+
+using Layers = std::vector<LinearLayer*>;
+
+void find_mlps(const Layers& block, std::int64_t hidden) {
+  for (LinearLayer* output : block) {
+    if (output->inputs == hidden || output->outputs != hidden) continue;
+    for (LinearLayer* input : block) {
+      if (input->inputs != hidden || input->outputs != output->inputs) continue;
+      input->role = Role::kColumn;
+      output->role = Role::kRow;
     }
-    if (has_head || rows(*vocabulary) > hidden) add(vocabulary_parallel(vocabulary->first, axis));
   }
-  // `*` matches dots: the longer pattern first, so that `blocks.*.output` does not take
-  // `blocks.0.attention.output`.
-  std::vector<std::pair<std::string, Role>> ordered(roles.begin(), roles.end());
+}
+
+// @param layers those below one child of a block that belong to no MLP.
+void find_attention(const Layers& layers, std::int64_t hidden) {
+  constexpr std::size_t kMost = 4;  // queries, keys, values and outputs
+  const auto takes_hidden = [&](const LinearLayer* layer) { return layer->inputs == hidden; };
+  if (layers.size() < 2 || !std::ranges::all_of(layers, takes_hidden) ||
+      layers.back()->outputs != hidden) {
+    return;
+  }
+  if (layers.size() > kMost) {
+    throw UsageError("transformer_layouts: the block " + layers.front()->block + " has " +
+                         std::to_string(layers.size()) + " layers beside each other, from " +
+                         layers.front()->path + " to " + layers.back()->path +
+                         ", that could be of attention, expected at most 4",
+                     kHint);
+  }
+  for (LinearLayer* layer : layers) layer->role = Role::kColumn;
+  layers.back()->role = Role::kRow;
+}
+
+void find_roles(std::vector<LinearLayer>& layers, std::int64_t hidden) {
+  std::map<std::string, Layers> blocks;
+  for (LinearLayer& layer : layers) {
+    if (!layer.block.empty()) blocks[layer.block].push_back(&layer);
+  }
+  for (const auto& [path, block] : blocks) {
+    find_mlps(block, hidden);
+    std::map<std::string, Layers> children;
+    for (LinearLayer* layer : block) {
+      if (layer->role != Role::kWhole) continue;
+      const std::string rest = layer->path.substr(path.size() + 1);
+      const std::size_t dot = rest.find('.');
+      children[dot == std::string::npos ? "" : rest.substr(0, dot)].push_back(layer);
+    }
+    for (const auto& [child, others] : children) find_attention(others, hidden);
+  }
+}
+
+// Patterns of layers, longer ones first, so that `blocks.*.output` does not take
+// `blocks.0.attention.output`: `*` matches dots.
+ParameterLayouts layouts_of(const std::vector<LinearLayer>& layers, const std::string& axis) {
+  std::map<std::string, const LinearLayer*> by_pattern;
+  for (const LinearLayer& layer : layers) {
+    const auto [known, is_new] = by_pattern.emplace(layer.pattern, &layer);
+    if (is_new || known->second->role == layer.role) continue;
+    throw UsageError("transformer_layouts: the layers " + known->second->path + " and " +
+                         layer.path + " have different places in their blocks, and the pattern " +
+                         layer.pattern + " matches both",
+                     kHint);
+  }
+  std::vector<std::pair<std::string, Role>> ordered;
+  for (const auto& [pattern, layer] : by_pattern) {
+    if (layer->role != Role::kWhole) ordered.emplace_back(pattern, layer->role);
+  }
   std::ranges::stable_sort(ordered, std::greater(),
                            [](const auto& entry) { return entry.first.size(); });
-  for (const auto& [pattern, role] : ordered)
-    add(role == Role::kColumn ? column_parallel(pattern, axis) : row_parallel(pattern, axis));
-  return layouts;
+  std::vector<ParameterLayouts> lists;
+  lists.reserve(ordered.size());
+  for (const auto& [pattern, role] : ordered) {
+    lists.push_back(role == Role::kColumn ? column_parallel(pattern, axis)
+                                          : row_parallel(pattern, axis));
+  }
+  return join(lists);
+}
+
+// Returns layouts that keep whole what a pattern of another layer matches by its `*`.
+ParameterLayouts exceptions_to(const ParameterLayouts& layouts,
+                               const std::vector<LinearLayer>& layers) {
+  ParameterLayouts exceptions;
+  std::set<std::string> known;
+  for (const LinearLayer& layer : layers) {
+    if (layer.role == Role::kColumn) continue;
+    const auto except = [&](const std::string& ending) {
+      const std::string pattern = layer.pattern + ending;
+      if (find_layout(layouts, layer.path + ending) != nullptr && known.insert(pattern).second) {
+        exceptions.push_back({.pattern = pattern, .placements = {}});
+      }
+    };
+    if (layer.role == Role::kWhole) except(".weight");
+    if (layer.has_bias) except(".bias");
+  }
+  return exceptions;
+}
+
+}  // namespace
+
+ParameterLayouts transformer_layouts(const torch::nn::Module& module, const std::string& axis) {
+  Structure found = structure_of(module);
+  const auto [embedding, head] = vocabulary_of(found);
+  const std::int64_t hidden =
+      embedding != nullptr ? embedding->width : most_frequent_inputs(found.layers);
+  find_roles(found.layers, hidden);
+  const ParameterLayouts layers = layouts_of(found.layers, axis);
+  if (layers.empty()) {
+    throw UsageError(
+        "transformer_layouts: the module has no attention and no MLP of linear layers "
+        "in numbered blocks whose hidden size is " +
+            std::to_string(hidden) + ", that of " +
+            (embedding != nullptr ? embedding->path : "most layers in blocks"),
+        kHint);
+  }
+  ParameterLayouts vocabulary;
+  if (head != nullptr) vocabulary = vocabulary_parallel(head->path, axis);
+  if (embedding != nullptr) {
+    vocabulary = join({vocabulary, vocabulary_parallel(embedding->path, axis)});
+  }
+  return join({vocabulary, exceptions_to(layers, found.layers), layers});
 }
 
 }  // namespace trireme

@@ -67,6 +67,7 @@ Network make(const std::string& architecture) {
                                        .layers = 3,
                                        .heads = 4,
                                        .feed_forward = 20,
+                                       .norm_epsilon = 1e-12,
                                        .classes = 5});
     return {models::Architecture::kViT, net.ptr(),
             [net](const TensorMap& inputs) mutable { return net(inputs.at("images")); }};

@@ -42,7 +42,7 @@ def make(architecture):
         return (lambda: transformers.BertForMaskedLM(config),
                 {"tokens": tokens, "segments": segments, "is_padding": is_padding},
                 {"input_ids": tokens, "token_type_ids": segments, "attention_mask": (~is_padding).long()})
-    config = transformers.ViTConfig(image_size=16, patch_size=4, num_labels=5, intermediate_size=20, layer_norm_eps=1e-6, **LAYERS)
+    config = transformers.ViTConfig(image_size=16, patch_size=4, num_labels=5, intermediate_size=20, **LAYERS)
     images = torch.randn(2, 3, 16, 16, dtype=torch.double)
     return lambda: transformers.ViTForImageClassification(config), {"images": images}, {"pixel_values": images}
 

@@ -13,6 +13,7 @@
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -107,9 +108,19 @@ TEST_P(LayoutsOfATransformer, TrainLikeOneProcess) {
     plan.mesh = {{"tensor", kRanks}};
     plan.layouts = transformer_layouts(*network.module);
     const Parallelized parallelized = parallelize(*network.module, plan, group);
+    // Two layers for attention and two for the MLP at least, of both blocks.
+    const auto is_sharded = [](const torch::Tensor& parameter) {
+      return has_layout(parameter) && to_local(parameter.detach()).numel() < parameter.numel();
+    };
+    EXPECT_GE(std::ranges::count_if(network.module->parameters(), is_sharded), 8);
     const std::vector<double> losses = train(network);
     for (std::size_t step = 0; step < expected.size(); ++step) {
       EXPECT_NEAR(losses[step], expected[step], 1e-12) << "step " << step;
+    }
+    const auto values = plain.module->named_parameters();
+    for (const auto& entry : network.module->named_parameters()) {
+      EXPECT_TRUE(torch::allclose(full(entry.value().detach()), values[entry.key()], 0, 1e-12))
+          << entry.key();
     }
   });
 }

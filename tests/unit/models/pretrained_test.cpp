@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace models {
@@ -41,6 +42,30 @@ TEST(Pretrained, GoesThereAndBack) {
       EXPECT_TRUE(entry.value().equal(expected[entry.key()])) << entry.key();
     }
   }
+}
+
+TEST(Pretrained, TakesTheNamesOfEarlierFiles) {
+  GPT gpt = small_gpt(true);
+  std::map<std::string, torch::Tensor> weights;
+  for (const auto& [name, values] : to_hugging_face(*small_gpt(true), Architecture::kGPT2)) {
+    weights[name.substr(std::string("transformer.").size())] = values;
+  }
+  EXPECT_THAT(load_hugging_face(*gpt, Architecture::kGPT2, weights), ElementsAre());
+  EXPECT_TRUE(gpt->named_parameters()["token_embedding.weight"].equal(weights.at("wte.weight")));
+
+  BERT bert(BERTOptions{.vocabulary = 7, .sequence = 5, .hidden = 4, .layers = 1, .heads = 2});
+  weights = to_hugging_face(*bert, Architecture::kBERT);
+  for (const std::string layer : {"bert.embeddings", "cls.predictions.transform"}) {
+    for (const auto& [now, earlier] : {std::pair{"weight", "gamma"}, std::pair{"bias", "beta"}}) {
+      auto entry = weights.extract(layer + ".LayerNorm." + now);
+      entry.key() = layer + ".LayerNorm." + earlier;
+      entry.mapped() = torch::full({4}, 3.0);
+      weights.insert(std::move(entry));
+    }
+  }
+  EXPECT_THAT(load_hugging_face(*bert, Architecture::kBERT, weights), ElementsAre());
+  EXPECT_TRUE(bert->named_parameters()["embedding_norm.bias"].eq(3).all().item<bool>());
+  EXPECT_TRUE(bert->named_parameters()["transform_norm.weight"].eq(3).all().item<bool>());
 }
 
 TEST(Pretrained, ReturnsNamesThatHaveNoPlace) {
