@@ -98,7 +98,8 @@ int main(int argc, char** argv) try {
   const auto world = trireme::init();
   const double arithmetic = time_arithmetic(epochs);
   const double epoch = time_model(world, whole, epochs);
-  const auto steps = static_cast<double>(kPoints * kRepeats / kBatch / (whole ? 1 : world.size));
+  const std::int64_t all_steps = kPoints * kRepeats / kBatch;
+  const double steps = static_cast<double>(all_steps) / (whole ? 1 : world.size);
   if (world.is_first()) {
     std::cout << R"({"epoch_time": )" << epoch << R"(, "step_time": )" << epoch / steps
               << R"(, "arithmetic_time": )" << arithmetic << R"(, "added_time": )"

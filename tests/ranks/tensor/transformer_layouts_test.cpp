@@ -67,7 +67,8 @@ Network make(const std::string& family) {
                                      .feed_forward = 20,
                                      .classes = 5});
   return {net.ptr(), [net]() mutable {
-            const auto images = torch::linspace(-1, 1, 2 * 3 * 8 * 8, torch::kDouble);
+            // Two images of three channels.
+            const auto images = torch::linspace(-1, 1, 384, torch::kDouble);
             return torch::cross_entropy_loss(net(images.reshape({2, 3, 8, 8})),
                                              torch::tensor({1, 3}));
           }};
