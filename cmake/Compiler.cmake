@@ -72,9 +72,12 @@ if(TRIREME_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${TRIREME_CCACHE})
 endif()
-find_program(TRIREME_MOLD mold)
-if(TRIREME_MOLD AND NOT CMAKE_CROSSCOMPILING)  # a cross-compiler looks for its own linkers alone
-  # mold 1.10 may let the memory that becomes read-only after relocation begin in a page that no segment has, and the loader then refuses
-  # the program ("cannot apply additional memory protection"). That depends on where the code ends, so it comes and goes.
-  add_link_options(-fuse-ld=mold LINKER:-z,norelro)
+# LLVM's linker, where it lies beside Clang, takes a fraction of the time of GNU's. mold 1.10 does too, but it lets some programs begin their
+# read-only memory in a page that no segment has, which the loader refuses, and with -z norelro it sometimes never ends.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT CMAKE_CROSSCOMPILING)
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -fuse-ld=lld TRIREME_LLD)
+  if(TRIREME_LLD)
+    add_link_options(-fuse-ld=lld)
+  endif()
 endif()

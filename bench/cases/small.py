@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training whose steps have a tenth of a millisecond of arithmetic: three parameters fitted to 160 points by a Model, on two ranks
+"""A training whose steps take less than a tenth of a millisecond: three parameters fitted to 160 points by a Model, on two ranks
 of one thread beside one process, DistributedDataParallel, and a loop of LibTorch without Trireme.
 
 DistributedDataParallel is called from Python, whose interpreter is a part of its step; Model from C++.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the steps of a training whose arithmetic takes a tenth of a millisecond: three parameters
+// Times the steps of a training that take less than a tenth of a millisecond: three parameters
 // fitted to 160 points by a Model (examples/linear_regression), and the same arithmetic in a loop
 // without Trireme (bench/cases/small.py). bench/peers/ddp_small.py is the same with PyTorch's
 // DistributedDataParallel.

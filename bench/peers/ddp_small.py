@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the steps of a training whose arithmetic takes a tenth of a millisecond: bench/multi/small.cpp in Python, under
+"""Times the steps of a training that take less than a tenth of a millisecond: bench/multi/small.cpp in Python, under
 DistributedDataParallel with Gloo. Batches are made before, so that no loader of PyTorch is timed.
 """
 import argparse
