@@ -91,7 +91,7 @@ double time_arithmetic(int epochs) {
 int main(int argc, char** argv) try {
   bool whole = false;
   int epochs = 20;
-  CLI::App app("Times a training whose steps take a tenth of a millisecond.");
+  CLI::App app("Times a training whose steps take less than a tenth of a millisecond.");
   app.add_flag("--whole", whole, "let every rank train on all points, not on its part");
   app.add_option("--epochs", epochs, "epochs that are timed");
   CLI11_PARSE(app, argc, argv);

@@ -3,13 +3,10 @@
 //   pretrained_parity <architecture> <weights> <inputs> <logits> <weights again>
 // loads weights that `transformers` wrote, computes logits of the inputs in double precision, and
 // writes both the logits and the weights.
-#include <models/bert.h>
-#include <models/gpt.h>
-#include <models/llama.h>
 #include <models/pretrained.h>
-#include <models/vit.h>
 #include <trireme/checkpoint/safetensors.h>
 
+#include <tests/small_transformers.h>
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -29,48 +26,35 @@ struct Network {
   std::function<torch::Tensor(const TensorMap&)> forward;
 };
 
+// Of a module that maps tokens or images to logits.
+template <class Module>
+Network network_of(models::Architecture architecture, Module net, const char* input) {
+  return {architecture, net.ptr(),
+          [net, input](const TensorMap& inputs) mutable { return net(inputs.at(input)); }};
+}
+
 // pretrained_parity.py has the same sizes.
 Network make(const std::string& architecture) {
   if (architecture == "gpt2" || architecture == "gpt2_untied") {
-    models::GPT net(models::GPTOptions{.vocabulary = 61,
-                                       .sequence = 16,
-                                       .hidden = 24,
-                                       .layers = 3,
-                                       .heads = 4,
-                                       .tied = architecture == "gpt2",
-                                       .gelu_tanh = true});
-    return {models::Architecture::kGPT2, net.ptr(),
-            [net](const TensorMap& inputs) mutable { return net(inputs.at("tokens")); }};
+    models::GPTOptions options = trireme::test::small_gpt();
+    options.tied = architecture == "gpt2";
+    options.gelu_tanh = true;
+    return network_of(models::Architecture::kGPT2, models::GPT(options), "tokens");
   }
   if (architecture == "llama") {
-    models::LLaMA net(models::LLaMAOptions{.vocabulary = 61,
-                                           .sequence = 16,
-                                           .hidden = 24,
-                                           .layers = 3,
-                                           .heads = 4,
-                                           .key_value_heads = 2,
-                                           .feed_forward = 20});
-    return {models::Architecture::kLLaMA, net.ptr(),
-            [net](const TensorMap& inputs) mutable { return net(inputs.at("tokens")); }};
+    return network_of(models::Architecture::kLLaMA, models::LLaMA(trireme::test::small_llama()),
+                      "tokens");
   }
   if (architecture == "bert") {
-    models::BERT net(models::BERTOptions{
-        .vocabulary = 61, .sequence = 16, .hidden = 24, .layers = 3, .heads = 4});
+    models::BERT net(trireme::test::small_bert());
     return {models::Architecture::kBERT, net.ptr(), [net](const TensorMap& inputs) mutable {
               return net(inputs.at("tokens"), inputs.at("segments"), inputs.at("is_padding"));
             }};
   }
   if (architecture == "vit") {
-    models::ViT net(models::ViTOptions{.image_size = 16,
-                                       .patch_size = 4,
-                                       .hidden = 24,
-                                       .layers = 3,
-                                       .heads = 4,
-                                       .feed_forward = 20,
-                                       .norm_epsilon = 1e-12,
-                                       .classes = 5});
-    return {models::Architecture::kViT, net.ptr(),
-            [net](const TensorMap& inputs) mutable { return net(inputs.at("images")); }};
+    models::ViTOptions options = trireme::test::small_vit();
+    options.norm_epsilon = 1e-12;
+    return network_of(models::Architecture::kViT, models::ViT(options), "images");
   }
   throw std::runtime_error("no architecture '" + architecture + "'");
 }

@@ -19,31 +19,32 @@ from safetensors.torch import load_file, save_file
 
 TOLERANCE = 1e-12
 TOLERANCE_OF_LLAMA = 1e-5
-LAYERS = {"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 24}
+# Those of tests/small_transformers.h.
+LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 16}
 # Tensors of a model that are others again, or no weights.
 SHARED = {"lm_head.weight", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
 
 
 def make(architecture):
     """Returns a function that makes a model with random weights, and its inputs by the names of the program and of forward."""
-    tokens = torch.randint(61, (2, 12))
+    tokens = torch.randint(50, (2, 8))
     if architecture.startswith("gpt2"):
-        config = transformers.GPT2Config(vocab_size=61, n_positions=16, n_embd=24, n_layer=3, n_head=4,
+        config = transformers.GPT2Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=2, n_head=4,
                                          tie_word_embeddings=architecture == "gpt2")
         return lambda: transformers.GPT2LMHeadModel(config), {"tokens": tokens}, {"input_ids": tokens}
     if architecture == "llama":
-        config = transformers.LlamaConfig(vocab_size=61, max_position_embeddings=16, intermediate_size=20,
+        config = transformers.LlamaConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=20,
                                           num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False, **LAYERS)
         return lambda: transformers.LlamaForCausalLM(config), {"tokens": tokens}, {"input_ids": tokens}
     if architecture == "bert":
-        config = transformers.BertConfig(vocab_size=61, max_position_embeddings=16, intermediate_size=96, **LAYERS)
-        segments, is_padding = torch.randint(2, (2, 12)), torch.zeros(2, 12, dtype=torch.bool)
-        is_padding[1, 9:] = True
+        config = transformers.BertConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=64, **LAYERS)
+        segments, is_padding = torch.randint(2, (2, 8)), torch.zeros(2, 8, dtype=torch.bool)
+        is_padding[1, 6:] = True
         return (lambda: transformers.BertForMaskedLM(config),
                 {"tokens": tokens, "segments": segments, "is_padding": is_padding},
                 {"input_ids": tokens, "token_type_ids": segments, "attention_mask": (~is_padding).long()})
-    config = transformers.ViTConfig(image_size=16, patch_size=4, num_labels=5, intermediate_size=20, **LAYERS)
-    images = torch.randn(2, 3, 16, 16, dtype=torch.double)
+    config = transformers.ViTConfig(image_size=8, patch_size=4, num_labels=5, intermediate_size=20, **LAYERS)
+    images = torch.randn(2, 3, 8, 8, dtype=torch.double)
     return lambda: transformers.ViTForImageClassification(config), {"images": images}, {"pixel_values": images}
 
 

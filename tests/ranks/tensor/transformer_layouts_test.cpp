@@ -2,15 +2,12 @@
 // Transformers with the layouts that are found in their structure train like one process.
 #include <trireme/plan/transformer_layouts.h>
 
-#include <models/bert.h>
-#include <models/gpt.h>
-#include <models/llama.h>
-#include <models/vit.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/thread_ranks.h>
+#include <tests/small_transformers.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -45,27 +42,14 @@ Network make(const std::string& family) {
     return {net.ptr(), [net]() mutable { return loss_of_tokens(net(tokens())); }};
   }
   if (family == "llama") {
-    models::LLaMA net(models::LLaMAOptions{.vocabulary = 50,
-                                           .sequence = 8,
-                                           .hidden = 16,
-                                           .layers = 2,
-                                           .heads = 4,
-                                           .key_value_heads = 2,
-                                           .feed_forward = 20});
+    models::LLaMA net(test::small_llama());
     return {net.ptr(), [net]() mutable { return loss_of_tokens(net(tokens())); }};
   }
   if (family == "bert") {
-    models::BERT net(models::BERTOptions{
-        .vocabulary = 50, .sequence = 8, .hidden = 16, .layers = 2, .heads = 4, .dropout = 0});
+    models::BERT net(test::small_bert());
     return {net.ptr(), [net]() mutable { return loss_of_tokens(net(tokens())); }};
   }
-  models::ViT net(models::ViTOptions{.image_size = 8,
-                                     .patch_size = 4,
-                                     .hidden = 16,
-                                     .layers = 2,
-                                     .heads = 4,
-                                     .feed_forward = 20,
-                                     .classes = 5});
+  models::ViT net(test::small_vit());
   return {net.ptr(), [net]() mutable {
             // Two images of three channels.
             const auto images = torch::linspace(-1, 1, 384, torch::kDouble);

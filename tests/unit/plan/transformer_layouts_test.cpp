@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/plan/transformer_layouts.h>
 
-#include <models/bert.h>
-#include <models/gpt.h>
-#include <models/llama.h>
-#include <models/vit.h>
 #include <trireme/base/error.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tests/small_transformers.h>
 #include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
@@ -43,19 +40,14 @@ TEST(TransformerLayouts, OfDecodersWithOneLayerForQueriesKeysAndValues) {
             "blocks.*.attention.input.weight -> Shard(0) on tensor\n"
             "blocks.*.mlp_output.weight -> Shard(1) on tensor\n"
             "blocks.*.mlp_input.weight -> Shard(0) on tensor\n");
-  models::GPT tied(models::GPTOptions{
-      .vocabulary = 50, .sequence = 8, .hidden = 16, .layers = 1, .heads = 4, .tied = true});
+  models::GPTOptions options = test::small_gpt();
+  options.tied = true;
+  const models::GPT tied(options);
   EXPECT_THAT(weights_of(*tied), HasSubstr("token_embedding.weight -> Shard(0) on tensor\n"));
 }
 
 TEST(TransformerLayouts, OfGatesAndGroupedQueries) {
-  models::LLaMA net(models::LLaMAOptions{.vocabulary = 50,
-                                         .sequence = 8,
-                                         .hidden = 16,
-                                         .layers = 2,
-                                         .heads = 4,
-                                         .key_value_heads = 2,
-                                         .feed_forward = 20});
+  models::LLaMA net(test::small_llama());
   EXPECT_EQ(weights_of(*net),
             "head.weight -> Shard(0) on tensor\n"
             "token_embedding.weight -> Shard(0) on tensor\n"
@@ -80,8 +72,7 @@ TEST(TransformerLayouts, OfEncodersOfTextAndImages) {
             "layers.*.attention.key.weight -> Shard(0) on tensor\n"
             "layers.*.mlp_output.weight -> Shard(1) on tensor\n"
             "layers.*.mlp_input.weight -> Shard(0) on tensor\n");
-  models::ViT vit(models::ViTOptions{
-      .image_size = 8, .patch_size = 4, .hidden = 16, .layers = 1, .heads = 4, .feed_forward = 20});
+  models::ViT vit(test::small_vit());
   EXPECT_THAT(weights_of(*vit), HasSubstr("blocks.*.mlp_output.weight -> Shard(1) on tensor\n"));
 }
 
