@@ -13,6 +13,7 @@ namespace {
 using test::message_of;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string error_of(const Plan& plan, int ranks) {
   return message_of<UsageError>([&] { check_plan(plan, {.ranks = ranks}); });
@@ -207,6 +208,13 @@ TEST(LayoutText, IsRefusedWhereItIsNone) {
   // std::regex went one level deeper with each character, and the stack ended.
   EXPECT_FALSE(parse_layout(std::string(1'000'000, 'x') + " -> Replicate").has_value());
   EXPECT_FALSE(parse_layout("x -> " + std::string(1'000'000, 'y')).has_value());
+}
+
+TEST(Plan, PrintsItsSettings) {
+  EXPECT_THAT(to_string(Plan{}),
+              AllOf(HasSubstr("micro-batches        1\n"), HasSubstr("gathered buckets     2\n")));
+  EXPECT_EQ(Plan{}, Plan{});
+  EXPECT_THAT((Plan{.micro_batches = 2}), Not(Plan{}));
 }
 
 }  // namespace
