@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the steps of a training that take less than a tenth of a millisecond: bench/multi/small.cpp in Python, under
+"""Times the steps of a training that take a tenth of a millisecond or less: bench/multi/small.cpp in Python, under
 DistributedDataParallel with Gloo. Batches are made before, so that no loader of PyTorch is timed.
 """
 import argparse
@@ -17,13 +17,15 @@ POINTS, BATCH, REPEATS = 160, 16, 20
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, default=0, help="hidden layers of 16 units")
     parser.add_argument("--epochs", type=int, default=20)
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    dense = nn.Linear(2, 1)
-    for parameter in dense.parameters():
-        nn.init.constant_(parameter, 0.02)
-    model = DistributedDataParallel(dense, gradient_as_bucket_view=True, static_graph=True)
+    torch.manual_seed(1)
+    widths = [2] + [16] * options.layers
+    hidden = [[nn.Linear(before, after), nn.Tanh()] for before, after in zip(widths, widths[1:])]
+    module = nn.Sequential(*sum(hidden, []), nn.Linear(widths[-1], 1))
+    model = DistributedDataParallel(module, gradient_as_bucket_view=True, static_graph=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.6)
     x, y = 2 * torch.rand(POINTS, 1) - 1, 2 * torch.rand(POINTS, 1) - 1
     features, target = torch.cat([x**2, y**3], 1), 2 * x**2 + 3 * y**3 + 5 + 0.03 * torch.randn(POINTS, 1)

@@ -2,38 +2,46 @@
 // Finds a, b and c of z = a x^2 + b y^3 + c from 160 noisy points, over as many processes as it is
 // started with, and checks that all of them end with the same parameters. The ranks divide the
 // points among them or, with --whole, each train on all of them.
-#include <trireme/data/philox.h>
+#include <trireme/data/dataset.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/loss_monitor.h>
 #include <trireme/train/time_monitor.h>
 #include <trireme/trireme.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <CLI/CLI.hpp>
 #include <torch/torch.h>
 
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace data = trireme::data;
 
+constexpr std::int64_t kPoints = 160;
 constexpr double kA = 2;
 constexpr double kB = 3;
 constexpr double kC = 5;
 constexpr double kTolerance = 0.05;
 
-// A point is computed from its number, so that every rank and every epoch sees the same 160.
-std::vector<at::Tensor> point(std::int64_t index) {
-  data::Random random(/*seed=*/1, /*pass=*/0, static_cast<std::uint64_t>(index), /*operation=*/0);
-  const double x = 2 * random.uniform() - 1;
-  const double y = 2 * random.uniform() - 1;
-  const double z = kA * x * x + kB * y * y * y + kC + 0.03 * random.normal();
-  return {torch::tensor({x * x, y * y * y}, torch::kFloat), torch::tensor({z}, torch::kFloat)};
+// The points in two columns: features [160, 2], which are x^2 and y^3, and z [160, 1]. A generator
+// with a seed gives every rank the same ones.
+std::shared_ptr<const data::Dataset> make_points() {
+  at::Generator random = at::detail::createCPUGenerator(/*seed=*/1);
+  const at::Tensor x = 2 * torch::rand({kPoints, 1}, random) - 1;
+  const at::Tensor y = 2 * torch::rand({kPoints, 1}, random) - 1;
+  const at::Tensor features = torch::cat({x.pow(2), y.pow(3)}, 1);
+  const at::Tensor noise = 0.03 * torch::randn({kPoints, 1}, random);
+  return data::tensors(
+      {{"features", features},
+       {"z", kA * features.slice(1, 0, 1) + kB * features.slice(1, 1) + kC + noise}});
 }
 
 // Whether every rank holds the same bits.
@@ -51,7 +59,7 @@ struct Options {
 bool run(const Options& options) {
   const auto world = trireme::init();
 
-  data::DataLoader points(data::generator(160, {"features", "z"}, point));
+  data::DataLoader points(make_points());
   points.batch(16).repeat(20).prefetch(4);
 
   torch::nn::Linear dense(2, 1);  // features [16, 2] to z [16, 1]

@@ -112,10 +112,9 @@ class PrefetchStream final : public Stream {
                  std::int64_t first_batch)
       : Stream(spec, epoch, first_batch),
         sampler_(make_batch_sampler(spec, epoch, first_batch)),
-        slots_(num_slots(*spec, first_batch)) {
-    const std::size_t num_workers =
-        std::min(static_cast<std::size_t>(spec->workers), slots_.size());
-    for (std::size_t i = 0; i < num_workers; ++i) {
+        slots_(num_slots(*spec, first_batch)),
+        num_workers_(std::min(static_cast<std::size_t>(spec->workers), slots_.size())) {
+    for (std::size_t i = 0; i < num_workers_; ++i) {
       // Made on this thread, so that its errors are thrown by open().
       auto assembler = std::make_unique<Collator>(spec);
       workers_.emplace_back([this, assembler = std::move(assembler)](const std::stop_token& stop) {
@@ -149,9 +148,10 @@ class PrefetchStream final : public Stream {
     if (next_ == end_) return std::nullopt;
     Slot result = std::exchange(slot, {});
     ++next_;
+    const bool is_awaited = next_ == wake_at_;
     lock.unlock();
     if (result.error) std::rethrow_exception(result.error);
-    space_.notify_one();
+    if (is_awaited) space_.notify_one();
     return std::move(result.made);
   }
 
@@ -190,9 +190,15 @@ class PrefetchStream final : public Stream {
   }
 
   // Waits for a free slot. Returns false if there are no more batches or a stop was requested.
+  //
+  // A worker that found all slots taken sleeps until several are free, because being woken for
+  // each batch costs more than a small batch. As many slots as there are workers are not waited
+  // for, so that all workers stay busy if batches are expensive.
   bool wait_for_space(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    return space_.wait(lock, stop, [&] { return end_ || taken_ < next_ + slots_.size(); }) && !end_;
+    if (end_ || taken_ < next_ + slots_.size()) return !end_;
+    wake_at_ = next_ + 1 + (slots_.size() - num_workers_) / 2;
+    return space_.wait(lock, stop, [&] { return end_ || next_ >= wake_at_; }) && !end_;
   }
 
   void end_at(std::size_t number) {
@@ -206,13 +212,15 @@ class PrefetchStream final : public Stream {
   std::unique_ptr<BatchSampler> sampler_;
   std::size_t taken_ = 0;  // The number of batches that workers have taken on.
 
-  // Guards next_, end_ and slots_.
+  // Guards next_, end_, slots_ and wake_at_.
   std::mutex mutex_;
   std::condition_variable ready_;      // The batch that the consumer waits for is in its slot.
   std::condition_variable_any space_;  // The consumer has taken a batch.
   std::size_t next_ = 0;               // The number of the batch that the consumer takes next.
   std::optional<std::size_t> end_;     // The number of all batches, once it is known.
   std::vector<Slot> slots_;
+  std::size_t wake_at_ = 0;  // The value of next_ at which the worker that asks for space wakes.
+  const std::size_t num_workers_;
 
   std::vector<std::jthread> workers_;  // The last member, because the threads use all others.
 };

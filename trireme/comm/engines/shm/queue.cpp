@@ -28,7 +28,7 @@ Queue::~Queue() {
   while ((is_within || !thread_.joinable()) && !state_->jobs.empty()) state_->run_front(lock);
   lock.unlock();
   if (!thread_.joinable()) return;
-  state_->changed.notify_all();
+  state_->notify();
   // A job may destroy the queue. Its thread, which may be this one, then ends after that job.
   is_within ? thread_.detach() : thread_.join();
 }
@@ -61,13 +61,9 @@ bool Queue::try_enter() {
 }
 
 void Queue::leave() {
-  bool has_more = false;
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->leave();
-    has_more = state_->depth == 0 && (!state_->is_idle() || state_->num_waiting > 0);
-  }
-  if (has_more) state_->changed.notify_all();
+  const std::lock_guard lock(state_->mutex);
+  state_->leave();
+  if (state_->depth == 0) state_->notify();
 }
 
 std::shared_ptr<Job> Queue::submit(std::function<void()> body, const std::function<bool()>& begin) {
@@ -116,8 +112,8 @@ void Queue::hasten(std::unique_lock<std::mutex>& lock) {
   const std::shared_ptr<State> state = state_;
   if (state->is_idle()) return;
   if (!thread_.joinable()) thread_ = std::thread([state] { state->work(); });
+  state->notify();
   lock.unlock();
-  state->changed.notify_all();
 }
 
 void Queue::wait(Job& job) {
@@ -140,7 +136,10 @@ void Queue::wait(Job& job) {
 }
 
 void Queue::State::wait_for_change(std::unique_lock<std::mutex>& lock) {
-  if (changed.wait_for(lock, kInterruptionInterval) == std::cv_status::no_timeout) return;
+  ++num_blocked;
+  const std::cv_status status = changed.wait_for(lock, kInterruptionInterval);
+  --num_blocked;
+  if (status == std::cv_status::no_timeout) return;
   lock.unlock();
   const std::string reason = interruption_reason();
   lock.lock();
@@ -164,14 +163,21 @@ void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
   job->is_done_.store(true, std::memory_order_release);
   job.reset();
   leave();
-  if (num_waiting > 0 || !is_idle() || is_ending) changed.notify_all();
+  notify();
+}
+
+// Wakes the threads for which something has changed. Most often a thread has run its own job and
+// there are none: waking the queue's thread then would cost as much as a small collective.
+void Queue::State::notify() {
+  if (num_blocked > 0) changed.notify_all();
+  if (!is_idle() || is_ending) has_work.notify_one();
 }
 
 void Queue::State::work() {
   own_thread_of = this;
   std::unique_lock lock(mutex);
   while (true) {
-    changed.wait(lock, [&] { return runner == std::thread::id() && (is_ending || !is_idle()); });
+    has_work.wait(lock, [&] { return runner == std::thread::id() && (is_ending || !is_idle()); });
     if (jobs.empty()) return;  // while the queue ends, also jobs left to their waiting threads run
     run_front(lock);
   }
