@@ -2,6 +2,7 @@
 // Names that fragments of docs/guide/operator-strategies.md use: see extract.py.
 #pragma once
 
+#include <trireme/plan/transformer_layouts.h>
 #include <trireme/trireme.h>
 
 #include <torch/torch.h>
@@ -9,5 +10,6 @@
 namespace page_operator_strategies {
 
 extern at::Tensor batch, weight, x, w, v;
+extern torch::nn::Linear model;
 
 }  // namespace page_operator_strategies

@@ -12,6 +12,7 @@
 #include <trireme/parallel/pipeline/module_claim.h>
 #include <trireme/parallel/record/predicted_step.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>
+#include <trireme/parallel/tensor_parallel/operator_layouts.h>
 #include <trireme/parallel/tensor_parallel/plan_meshes.h>
 #include <trireme/parallel/zero/tensor_access.h>
 #include <trireme/plan/check_plan.h>
@@ -297,6 +298,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
       }
       tensor::set_sequence_attention(impl->mesh, plan.sequence_attention);
       detail::check_can_distribute(contents.module, contents.parameters, impl->mesh, plan.layouts);
+      detail::set_operator_layouts(contents.module, impl->mesh, plan.operators);
     });
     detail::distribute(*contents.module, impl->mesh, plan.layouts);
   }

@@ -36,7 +36,10 @@ class PlanChecker {
   std::vector<PlanProblem> run() {
     check_mode();
     check_mesh();
-    for (const ParameterLayout& layout : plan_.layouts) check_layout(layout);
+    for (const ParameterLayout& layout : plan_.layouts) {
+      check_placements("layouts", to_string(layout), layout.placements);
+    }
+    for (const OperatorLayout& layout : plan_.operators) check_operators(layout);
     check_axes();
     check_stages();
     check_recomputation();
@@ -66,7 +69,9 @@ class PlanChecker {
   void check_mode();
   void check_mesh();
   void check_axes();
-  void check_layout(const ParameterLayout& layout);
+  void check_placements(const std::string& field, const std::string& text,
+                        const AxisPlacements& placements);
+  void check_operators(const OperatorLayout& layout);
   void check_stages();
   void check_own_schedule(const schedule::Schedule& own, int last_stage);
   void check_recomputation();
@@ -149,29 +154,42 @@ void PlanChecker::check_axes() {
   }
 }
 
-void PlanChecker::check_layout(const ParameterLayout& layout) {
-  for (const auto& [axis, placement] : layout.placements) {
+void PlanChecker::check_placements(const std::string& field, const std::string& text,
+                                   const AxisPlacements& placements) {
+  for (const auto& [axis, placement] : placements) {
     if (axis == kDataAxis) {
-      expect("layouts", to_string(layout),
-             "another axis than data: what is cut along that one says zero_level");
+      expect(field, text, "another axis than data: what is cut along that one says zero_level");
     } else if (axis == kStageAxis) {
-      expect("layouts", to_string(layout),
-             "another axis than pipe: which rank has which module says stages");
+      expect(field, text, "another axis than pipe: which rank has which module says stages");
     } else if (!has_axis(plan_, axis)) {
       std::vector<std::string> names;
       for (const MeshAxis& each : plan_.mesh) names.push_back(each.name);
       const std::string meant = config::did_you_mean(axis, names);
       expect(
-          "layouts", to_string(layout),
+          field, text,
           plan_.mesh.empty()
               ? "a mesh that has the axis " + axis
               : join_message("an axis of the mesh ", axes_of(plan_.mesh), meant.empty() ? "" : "; ",
                              meant, meant.empty() ? "" : " Or is the name in the mesh misspelt?"));
     }
     if (placement.is_partial() || placement.is_flat_shard()) {
-      expect("layouts", to_string(layout), "Shard or Replicate");
+      expect(field, text, "Shard or Replicate");
     }
   }
+}
+
+void PlanChecker::check_operators(const OperatorLayout& layout) {
+  const std::string text = to_string(layout);
+  if (layout.pattern.empty() || (layout.parts.empty() && layout.result.empty())) {
+    expect("operators", "'" + text + "'",
+           "a pattern of modules or operators with the parts of its inputs or the placements of "
+           "its result",
+           "for example blocks.*.mlp gives Shard(1) on tensor");
+  }
+  if (!shares_work(plan_)) {
+    expect("operators", text, "a mesh with other axes than data and pipe, along which they run");
+  }
+  check_placements("operators", text, layout.result);
 }
 
 void PlanChecker::check_own_schedule(const schedule::Schedule& own, int last_stage) {

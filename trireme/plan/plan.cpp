@@ -119,6 +119,10 @@ std::string to_string(const Plan& plan) {
   for (const ParameterLayout& layout : plan.layouts) {
     layouts += (layouts.empty() ? "" : "\n                     ") + to_string(layout);
   }
+  std::string operators;
+  for (const OperatorLayout& layout : plan.operators) {
+    operators += (operators.empty() ? "" : "\n                     ") + to_string(layout);
+  }
   std::string pipeline;
   for (const auto& [path, stage] : plan.stages) {
     pipeline += join_message(pipeline.empty() ? "" : ", ", stage, " from ", path);
@@ -138,6 +142,7 @@ std::string to_string(const Plan& plan) {
   return join_message("mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
                       "\n",  //
                       "layouts              ", layouts.empty() ? "none" : layouts, "\n",
+                      "operators            ", operators.empty() ? "cheapest" : operators, "\n",
                       "sequence attention   ", name_of(plan.sequence_attention), "\n",  //
                       "stages               ", pipeline.empty() ? "balanced" : pipeline, "\n",
                       "schedule             ", in_column(plan.schedule), "\n",  //

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <trireme/mesh/mesh_axis.h>
+#include <trireme/plan/operator_layouts.h>
 #include <trireme/plan/parameter_layouts.h>
 #include <trireme/schedule/schedule.h>
 #include <trireme/tensor/sequence_attention.h>
@@ -64,6 +65,10 @@ struct Plan {
   /// because operators are sharded by strategies or by layouts in forward, give `{"*", {{"tensor",
   /// Replicate{}}}}`.
   ParameterLayouts layouts{};
+
+  /// How single operators of forward run along these axes, where it is not to be what costs least:
+  /// the parts of their inputs and the placements of their results.
+  OperatorLayouts operators{};
 
   /// How scaled dot product attention runs where an axis shards the sequence of queries, keys and
   /// values, as `context` does.

@@ -45,6 +45,20 @@ struct Codec<ParameterLayout> {
   static Value write(const ParameterLayout& layout) { return {.data = to_string(layout)}; }
 };
 
+/// Reads and writes a layout of operators as the text of to_string().
+template <>
+struct Codec<OperatorLayout> {
+  static std::string expected() {
+    return "operators and their layouts such as \"blocks.*.mlp takes {{4, 1}, {1, 1}} and gives "
+           "Shard(1) on tensor\"";
+  }
+  static std::optional<OperatorLayout> parse(const Value& value) {
+    const auto text = value.text();
+    return text ? parse_operator_layout(*text) : std::nullopt;
+  }
+  static Value write(const OperatorLayout& layout) { return {.data = to_string(layout)}; }
+};
+
 }  // namespace trireme::config
 
 namespace trireme {
@@ -86,6 +100,8 @@ void describe(config::Fields& fields, Plan& plan) {
              "axes of ranks; along data, each rank trains on its own part of the data");
   fields.add("layouts", plan.layouts,
              "how parameters are sharded along the other axes, by patterns of names");
+  fields.add("operators", plan.operators,
+             "how single operators run along the other axes, by modules or names");
   fields.add("sequence_attention", plan.sequence_attention,
              "how attention runs on a sharded sequence: the cheapest, or the one that is named");
   fields.add("stages", plan.stages,
@@ -175,6 +191,7 @@ Plan automatic_of(Plan plan) {
   plan.mode = PlanMode::kAutomatic;
   plan.mesh = none.mesh;
   plan.layouts = none.layouts;
+  plan.operators = none.operators;
   plan.stages = none.stages;
   plan.schedule = none.schedule;
   plan.chunks = none.chunks;

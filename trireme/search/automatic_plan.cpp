@@ -175,9 +175,10 @@ class FirstRank {
 
 std::string setting_of_search(const Plan& base) {
   const Plan none;
-  const std::array<std::pair<const char*, bool>, 10> settings = {{
+  const std::array<std::pair<const char*, bool>, 11> settings = {{
       {"mesh", base.mesh != none.mesh},
       {"layouts", base.layouts != none.layouts},
+      {"operators", base.operators != none.operators},
       {"stages", base.stages != none.stages},
       {"schedule", base.schedule != none.schedule},
       {"chunks", base.chunks != none.chunks},

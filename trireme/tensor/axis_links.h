@@ -15,6 +15,8 @@
 
 namespace trireme::tensor {
 
+struct PlannedLayouts;  // dispatch/planned_layouts.h
+
 /// The links of each axis, in the order of the axes.
 using AxisLinks = std::vector<cluster::CollectiveLinks>;
 
@@ -67,6 +69,9 @@ struct AttachedLinks : DeviceMesh::Attachment {
   /// readers, which take no lock.
   std::atomic<const AxisLinks*> links = nullptr;
   std::atomic<SequenceAttention> sequence_attention = SequenceAttention::kCheapest;
+  /// The list in use, and all that were set, which tensors point into; guarded by `links_mutex`.
+  std::atomic<const std::vector<PlannedLayouts>*> planned_layouts = nullptr;
+  std::vector<std::shared_ptr<const std::vector<PlannedLayouts>>> planned_lists;
 };
 
 }  // namespace trireme::tensor

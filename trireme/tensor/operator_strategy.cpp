@@ -5,7 +5,7 @@
 #include <trireme/base/text.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/per_call/intercept.h>
-#include <trireme/tensor/per_call/parts.h>
+#include <trireme/tensor/dispatch/parts.h>
 
 #include <algorithm>
 

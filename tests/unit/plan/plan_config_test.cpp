@@ -17,6 +17,7 @@ using testing::HasSubstr;
 constexpr const char* kOther = R"(
 mesh = ["data=2", "tensor=3"]
 layouts = ["*.weight -> Shard(0) on tensor"]
+operators = ["*.mlp takes {{2, 1}, {1, 1}} and gives Shard(1) on tensor"]
 sequence_attention = "ring"
 stages = [["layer3", 1]]
 schedule = "gpipe"
@@ -57,10 +58,10 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   Configuration configuration(plan);
   configuration.read_text(kOther, "plan.toml");
   // A field that plan_config.cpp lacks would still have its default.
-  const auto& [mode, constraints, mesh, layouts, sequence_attention, stages, schedule, chunks,
-               recompute, activation_bytes, offload_activations, data_parallel, micro_batches,
-               bucket_bytes, first_bucket_bytes, allreduce_streams, zero_level, zero_level_of,
-               shard_ranks, gathered_buckets, offload_optimizer, sparse_gradients,
+  const auto& [mode, constraints, mesh, layouts, operators, sequence_attention, stages, schedule,
+               chunks, recompute, activation_bytes, offload_activations, data_parallel,
+               micro_batches, bucket_bytes, first_bucket_bytes, allreduce_streams, zero_level,
+               zero_level_of, shard_ranks, gathered_buckets, offload_optimizer, sparse_gradients,
                gradient_reduction, gradient_predivide, wire, divide_by_active_ranks,
                broadcast_parameters, broadcast_buffers, sync_batch_norm] = plan;
   const auto differ = [](const auto& member, const auto& usual) { EXPECT_FALSE(member == usual); };
@@ -69,6 +70,7 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   differ(constraints, usual.constraints);
   differ(mesh, usual.mesh);
   differ(layouts, usual.layouts);
+  differ(operators, usual.operators);
   differ(sequence_attention, usual.sequence_attention);
   differ(stages, usual.stages);
   differ(schedule, usual.schedule);

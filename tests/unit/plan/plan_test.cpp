@@ -69,6 +69,22 @@ TEST(Plan, RefusesLayoutsThatItsMeshCannotHave) {
   EXPECT_THAT(error_of(plan, 4), HasSubstr("a mesh that has the axis tensor"));
 }
 
+TEST(Plan, RefusesLayoutsOfOperatorsThatItsMeshCannotHave) {
+  Plan plan = on_mesh({{"data", 2}, {"tensor", 2}});
+  plan.operators = {{.pattern = "*.mlp", .result = {"model", Shard{0}}}};
+  EXPECT_THAT(error_of(plan, 4), AllOf(HasSubstr("operators is *.mlp gives Shard(0) on model"),
+                                       HasSubstr("an axis of the mesh data=2, tensor=2")));
+  plan.operators = {{.pattern = "*.mlp", .result = {"data", Shard{0}}}};
+  EXPECT_THAT(error_of(plan, 4), HasSubstr("operators is *.mlp gives Shard(0) on data"));
+  plan.operators = {{.pattern = "*.mlp", .result = {"tensor", Partial{}}}};
+  EXPECT_THAT(error_of(plan, 4), HasSubstr("Shard or Replicate"));
+  plan.operators = {{.pattern = "*.mlp"}};
+  EXPECT_THAT(error_of(plan, 4), HasSubstr("the parts of its inputs or the placements"));
+  plan = {};
+  plan.operators = {{.pattern = "*.mlp", .parts = {{2, 1}}}};
+  EXPECT_THAT(error_of(plan, 4), HasSubstr("a mesh with other axes than data and pipe"));
+}
+
 // Ranks along `dta` used to train each for itself.
 TEST(Plan, RefusesAnAxisThatNoLayoutNames) {
   EXPECT_THAT(error_of({.mesh = {{"dta", 2}}}, 2),
@@ -169,7 +185,13 @@ TEST(Plan, PrintsMeshAndLayouts) {
   EXPECT_THAT(to_string(plan),
               AllOf(HasSubstr("mesh                 data=2, tensor=2\n"),
                     HasSubstr("layouts              *.qkv.weight -> Shard(0) on tensor\n"),
-                    HasSubstr("                     *.qkv.bias -> Shard(0) on tensor if there\n")));
+                    HasSubstr("                     *.qkv.bias -> Shard(0) on tensor if there\n"),
+                    HasSubstr("operators            cheapest\n")));
+  plan.operators = {{.pattern = "*.qkv", .parts = {{2, 1}}},
+                    {.pattern = "aten::gelu", .result = {"tensor", Shard{0}}}};
+  EXPECT_THAT(to_string(plan),
+              HasSubstr("operators            *.qkv takes {{2, 1}}\n"
+                        "                     aten::gelu gives Shard(0) on tensor\n"));
 }
 
 class LayoutText : public testing::TestWithParam<ParameterLayout> {};

@@ -7,6 +7,7 @@
 #include <trireme/parallel/record/module_dry_run.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
+#include <trireme/parallel/tensor_parallel/operator_layouts.h>
 #include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/layout.h>
 #include <trireme/tensor/redistribution/redistribution.h>
@@ -398,6 +399,7 @@ LaidOutModule lay_out_module(ConstModuleRef holder, const Plan& plan,
   const torch::nn::Module& module = *holder;
   LaidOutModule laid_out{.mesh = mesh_of_layouts(plan, cluster, mesh),
                          .tensors = detail::parameters_and_buffers(module)};
+  detail::set_operator_layouts(&module, laid_out.mesh, plan.operators);
   for (const DistributedParameter& given : planned_layouts(module, laid_out.mesh, plan.layouts)) {
     laid_out.layouts.push_back(given.layout);
   }

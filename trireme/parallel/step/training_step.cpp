@@ -17,6 +17,7 @@
 #include <trireme/parallel/record/predicted_step.h>
 #include <trireme/parallel/step/training_step_impl.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>
+#include <trireme/parallel/tensor_parallel/operator_layouts.h>
 #include <trireme/plan/check_plan.h>
 #include <trireme/plan/plan_config.h>
 
@@ -218,6 +219,7 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
     if (cluster) detail::set_links(of_stages, whole, *cluster);
     if (of_stages.defined()) {
       tensor::set_sequence_attention(of_stages, whole.sequence_attention);
+      detail::set_operator_layouts(&module, of_stages, whole.operators);
     }
     layouts = {module, of_stages, whole.layouts};
   });

@@ -5,7 +5,9 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
+#include <trireme/tensor/dispatch/choose_layouts.h>
 #include <trireme/tensor/dispatch/meta_call.h>
+#include <trireme/tensor/dispatch/planned_layouts.h>
 #include <trireme/tensor/dispatch/rule_checks.h>
 #include <trireme/tensor/rules/rule_table.h>
 #include <trireme/tensor/sequence_attention.h>
@@ -71,6 +73,7 @@ struct Choice {
   c10::ArrayRef<Layout> current;  // layouts of the inputs
   const std::vector<bool>& is_shared;
   const DeviceMesh& mesh;
+  const PlannedLayouts* plan = nullptr;
 
   // Returns the bytes of an input that one rank holds if all axes but `axis` are sharded as they
   // are.
@@ -86,6 +89,9 @@ struct Choice {
     }
     return bytes;
   }
+
+  // Returns true if the plan says how the inputs are sharded.
+  bool has_parts() const { return plan != nullptr && !plan->parts.empty(); }
 
   // Returns what the cost of strategies along one axis depends on.
   AxisInputs inputs_along(int axis) const {
@@ -142,6 +148,15 @@ Strategy replicate_everywhere(const Call& call, std::size_t num_outputs) {
   return strategy;
 }
 
+// Returns the estimated seconds to bring the first result where the plan wants it.
+double seconds_to_planned(const Strategy& strategy, const Choice& choice, const AxisInputs& inputs,
+                          int axis) {
+  if (choice.plan == nullptr || choice.plan->result.empty()) return 0;
+  const auto& wanted = choice.plan->result[static_cast<std::size_t>(axis)];
+  if (!wanted || inputs.result_bytes.empty() || inputs.result_bytes[0] < 0) return 0;
+  return change_seconds(strategy.outputs[0], *wanted, inputs.result_bytes[0], choice.mesh, axis);
+}
+
 // Returns the strategy of the rule that costs least along one axis.
 Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
   std::vector<Strategy> strategies;
@@ -162,10 +177,12 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
   for (const Strategy& strategy : strategies) {
     const bool copies_view = strategy.is_copy && choice.facts.returns_view;
     if (!fits(strategy, choice, axis) || (copies_view && !gather_in_views)) continue;
-    const double cost = strategy_seconds(strategy, placements, inputs, choice.mesh, axis);
+    const double cost = strategy_seconds(strategy, placements, inputs, choice.mesh, axis) +
+                        seconds_to_planned(strategy, choice, inputs, axis);
     const bool is_better =
-        best == nullptr ||
-        (strategy.is_preferred == best->is_preferred ? cost < best_cost : strategy.is_preferred);
+        best == nullptr || choice.has_parts() || strategy.is_preferred == best->is_preferred
+            ? cost < best_cost
+            : strategy.is_preferred;
     if (is_better) {
       best = &strategy;
       best_cost = cost;
@@ -246,7 +263,8 @@ void set_layouts(Decision& decision, const Part& part,
     for (const Strategy& strategy : strategy_of_axis) {
       placements.push_back(strategy.outputs[strategy.outputs.size() == 1 ? 0 : i]);
     }
-    decision.outputs[part.outputs[i]].layout = assemble(decision.mesh, placements, order);
+    OutputDecision& output = decision.outputs[part.outputs[i]];
+    output.layout = output.computed = assemble(decision.mesh, placements, order);
   }
 }
 
@@ -322,6 +340,51 @@ void set_paths(Decision& decision, const OperatorFacts& facts,
   }
 }
 
+// Returns the layouts of the inputs that the plan asks for.
+std::vector<Layout> planned_inputs(const PlannedLayouts& plan, const OperatorFacts& facts,
+                                   const Rule& rule, const Call& call,
+                                   const std::vector<Layout>& current, const DeviceMesh& mesh) {
+  const std::string name = join_message(facts.name, ", for which the plan has ", plan.entry, ",");
+  if (rule.elementwise_lists) {
+    throw UsageError(
+        join_message("operator ", name, " works on lists element by element and takes no strategy"),
+        "name other operators in plan.operators");
+  }
+  return layouts_by_strategy({name, call, rule.strategies, current, mesh}, plan.parts);
+}
+
+// Redistributes the first result if the plan says where it shall lie.
+void set_planned_result(Decision& decision, const OperatorFacts& facts, const PlannedLayouts& plan,
+                        const std::vector<Layout>& current) {
+  if (plan.result.empty()) return;
+  const Call& call = *decision.call;
+  const auto refuse = [&](const auto&... why) {
+    throw UsageError(
+        join_message("the plan has ", plan.entry, ", and operator ", facts.name, " ", why...),
+        "change plan.operators");
+  };
+  if (facts.returns_view || !facts.written.empty()) {
+    refuse("returns its input or a view of it, whose layout cannot be chosen");
+  }
+  if (call.num_outputs() == 0 || !call.output(0).defined()) {
+    refuse("has a result whose shape is not known before the call");
+  }
+  const at::Tensor& result = call.output(0);
+  OutputDecision& decided = decision.outputs[0];
+  c10::SmallVector<Placement, 4> placements;
+  for (std::size_t axis = 0; axis < plan.result.size(); ++axis) {
+    const auto& wanted = plan.result[axis];
+    if (wanted && wanted->is_shard() && wanted->dim() >= result.dim()) {
+      refuse("has a result of ", result.sizes(), ", which has no dim ", wanted->dim());
+    }
+    placements.push_back(wanted.value_or(decided.computed[static_cast<int>(axis)]));
+  }
+  decided.layout = assemble(decision.mesh, placements, order_of_axes(decision, current));
+  if (decided.layout == decided.computed) return;
+  decided.path.emplace(result.sizes(), result.scalar_type(), decided.computed, decided.layout);
+  decision.seconds += decided.path->seconds();
+}
+
 // Sets sizes, strides and dtype of the results. Where they are unknown, and for replicated results
 // that are no views, the local result gives them.
 void set_geometry(Decision& decision, const OperatorFacts& facts) {
@@ -384,16 +447,24 @@ c10::SmallVector<std::int64_t, 4> coordinate_here(const DeviceMesh& mesh) {
 
 bool needs_decision(const Rule* rule, const Layout& replicated) {
   if (rule == nullptr) return false;
-  if (rule->kernel != nullptr || !rule->begins_sequences) return rule->kernel != nullptr;
   const DeviceMesh::State& mesh = *replicated.mesh_state();
+  if (rule->kernel != nullptr || has_planned_layouts(mesh)) return true;
+  if (!rule->begins_sequences) return false;
   for (int axis = 0; axis < static_cast<int>(mesh.axes.size()); ++axis) {
     if (shards_sequences(mesh, axis)) return true;
   }
   return false;
 }
 
+const PlannedLayouts* plan_of(const OperatorFacts& facts, const InputSlots& inputs) {
+  c10::SmallVector<const DistributedMeta*, 8> metas;
+  for (const InputSlot& input : inputs) metas.push_back(input.meta);
+  return planned_layouts(facts, metas);
+}
+
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,
-                                 const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments) {
+                                 const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments,
+                                 const PlannedLayouts* plan) {
   auto decision = std::make_unique<Decision>();
   decision->mesh = mesh_of(facts, inputs);
   // A rule that was added after the kernel was registered is found here.
@@ -420,14 +491,18 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
   const std::vector<Part> parts = rule.elementwise_lists
                                       ? by_element(call, inputs, current, num_outputs)
                                       : whole(call, current, num_outputs);
+  decision->has_plan = plan != nullptr;
   bool moves_data = false;
   for (const Part& part : parts) {
     // Each axis sees the placements that the axes before it chose. Otherwise two axes could shard
     // one dim more often than its size divides.
     std::vector<Layout> seen = part.current;
+    if (plan != nullptr && !plan->parts.empty()) {
+      seen = planned_inputs(*plan, facts, rule, call, current, decision->mesh);
+    }
     std::vector<Strategy> strategy_of_axis;
     for (int axis = 0; axis < decision->mesh.num_axes(); ++axis) {
-      const Choice choice = {facts, part.call, seen, part.is_shared, decision->mesh};
+      const Choice choice = {facts, part.call, seen, part.is_shared, decision->mesh, plan};
       const Strategy& chosen = strategy_of_axis.emplace_back(cheapest(choice, rule, axis));
       // A kernel that moves data also does what the kernels do that only compute.
       if (chosen.kernel != nullptr && (chosen.is_copy || !moves_data)) {
@@ -443,11 +518,12 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
   }
   if (rule.kernel != nullptr) decision->kernel = rule.kernel;
   set_paths(*decision, facts, current);
+  if (plan != nullptr) set_planned_result(*decision, facts, *plan, current);
   set_geometry(*decision, facts);
   for (const InputDecision& input : decision->inputs)
     decision->input_layouts.push_back(input.target);
   for (const OutputDecision& output : decision->outputs) {
-    decision->output_layouts.push_back(output.layout);
+    decision->output_layouts.push_back(output.computed);
   }
   if (rule.local_arguments) {
     rule.local_arguments(call, decision->output_layouts, coordinate_here(decision->mesh),

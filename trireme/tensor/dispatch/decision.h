@@ -40,9 +40,11 @@ struct InputDecision {
 
 /// How one result of a call becomes a distributed tensor.
 struct OutputDecision {
-  Layout layout;               ///< the layout that the strategy gives
-  bool is_from_local = false;  ///< replicated: the geometry is that of the local result
-  Geometry geometry;           ///< of the global tensor
+  Layout layout;                       ///< the layout of the result
+  Layout computed;                     ///< the layout that the strategy gives
+  std::optional<Redistribution> path;  ///< from the one to the other; absent if they are the same
+  bool is_from_local = false;          ///< replicated: the geometry is that of the local result
+  Geometry geometry;                   ///< of the global tensor
   at::ScalarType type = at::ScalarType::Undefined;
   bool is_view = false;      ///< the result shares the memory of an argument
   bool is_complete = false;  ///< the first local result was checked and completed the geometry
@@ -59,7 +61,8 @@ struct Decision {
   std::vector<std::pair<int, c10::IValue>> local_arguments;
   LocalKernel kernel = nullptr;  ///< null: the operator itself
   DeviceMesh mesh;
-  double seconds = 0;  ///< estimated time of the redistributions
+  double seconds = 0;     ///< estimated time of the redistributions
+  bool has_plan = false;  ///< the layouts are those of a plan (planned_layouts.h)
   // What a kernel reads of the call. The decision outlives the arguments, so it keeps copies.
   std::optional<Call> call;
   std::vector<Layout> input_layouts, output_layouts;
@@ -72,9 +75,15 @@ bool needs_decision(const Rule* rule, const Layout& replicated);
 
 /// Decides how to run a call. The decision depends only on what is equal on all ranks, except for
 /// the local arguments. Throws UsageError where the operator has no rule, where inputs are on
-/// different meshes, and where a view would need communication that is not allowed.
+/// different meshes, where a view would need communication that is not allowed, and where the
+/// layouts of a plan are not possible.
+/// @param plan the layouts that the plan asks for; null: those that cost least.
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,
-                                 const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments);
+                                 const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments,
+                                 const PlannedLayouts* plan);
+
+/// Returns the layouts that a plan asks for in this call, for forward; null if there are none.
+const PlannedLayouts* plan_of(const OperatorFacts& facts, const InputSlots& inputs);
 
 /// A call that can be decided again for other placements of its inputs along one axis. Along the
 /// other axes they are replicated.

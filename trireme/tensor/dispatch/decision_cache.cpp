@@ -78,16 +78,18 @@ void visit_value(const OperatorFacts& facts, const c10::IValue& value, Take& tak
 
 template <class Take>
 void DecisionKey::visit(Take take) const {
-  take(static_cast<std::uint64_t>(facts_.index));
+  take(static_cast<std::uint64_t>(facts_.index) | (leaves_out_plan_ ? 1ULL << 32 : 0));
   for (const InputSlot& input : inputs_) {
     const c10::TensorImpl& impl = *input.tensor->unsafeGetTensorImpl();
     const c10::IntArrayRef sizes = impl.sizes();
     const auto dtype = static_cast<std::uint64_t>(input.tensor->scalar_type());
     const std::uint64_t is_number = impl.is_wrapped_number() ? 1 : 0;
+    const bool is_planned = input.meta != nullptr && input.meta->as_weight != nullptr;
     take(input.meta == nullptr ? 0 : input.meta->layout.hash());
-    take(dtype | sizes.size() << 8 | is_number << 16 |
+    take(dtype | sizes.size() << 8 | is_number << 16 | std::uint64_t{is_planned} << 17 |
          static_cast<std::uint64_t>(input.argument) << 24 |
          static_cast<std::uint64_t>(input.element + 1) << 40);
+    if (is_planned) take(reinterpret_cast<std::uintptr_t>(input.meta->as_weight));
     for (const std::int64_t size : sizes) take(static_cast<std::uint64_t>(size));
     for (const std::int64_t stride : impl.strides()) take(static_cast<std::uint64_t>(stride));
     if (facts_.returns_view && input.argument == facts_.viewed) {

@@ -22,6 +22,9 @@ class DecisionKey {
               c10::ArrayRef<c10::IValue> arguments)
       : facts_(facts), inputs_(inputs), arguments_(arguments) {}
 
+  /// Makes this the key of the same call without the layouts of a plan.
+  void leave_out_plan() noexcept { leaves_out_plan_ = true; }
+
   // hash(), words() and has() throw UsageError for an argument whose type cannot be part of a key.
 
   /// Returns a hash of the words.
@@ -40,6 +43,7 @@ class DecisionKey {
   const OperatorFacts& facts_;
   const InputSlots& inputs_;
   c10::ArrayRef<c10::IValue> arguments_;
+  bool leaves_out_plan_ = false;
 };
 
 /// Returns the decision for a call; null if none was made since rules last changed, or links of a

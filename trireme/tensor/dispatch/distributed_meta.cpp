@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/dispatch/distributed_meta.h>
 
+#include <trireme/tensor/dispatch/planned_layouts.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/empty.h>
@@ -195,6 +196,7 @@ struct DistributedImpl final : c10::TensorImpl {
     meta.local = std::move(local);
     meta.layout = layout;
     meta.is_copy_of_view = false;
+    meta.as_weight = nullptr;
     meta.is_own = false;
   }
 };
@@ -224,6 +226,7 @@ c10::intrusive_ptr<c10::BackendMeta> DistributedMeta::clone(
           local.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true)),
       layout);
   copy->is_copy_of_view = is_copy_of_view;
+  copy->as_weight = as_weight;
   is_own = false;  // the copy has the same memory
   return copy;
 }
@@ -274,6 +277,8 @@ void convert_in_place(const at::Tensor& tensor, at::Tensor local, const Layout& 
   // set_data would check that the types match; shallow_copy_from does not.
   tensor.unsafeGetTensorImpl()->shallow_copy_from(
       make_impl(std::move(local), layout, geometry.sizes, geometry.strides, geometry.offset));
+  distributed_meta(tensor).as_weight =
+      layouts_of_weight(*layout.mesh_state(), tensor.unsafeGetTensorImpl());
 }
 
 void replace_local(const at::Tensor& tensor, at::Tensor local, const Layout& layout,

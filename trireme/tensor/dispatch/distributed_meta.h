@@ -13,6 +13,8 @@
 
 namespace trireme::tensor {
 
+struct PlannedLayouts;  // planned_layouts.h
+
 /// The state of a distributed tensor.
 struct DistributedMeta final : c10::BackendMeta {
   DistributedMeta(at::Tensor local_tensor, Layout its_layout)
@@ -28,6 +30,8 @@ struct DistributedMeta final : c10::BackendMeta {
   /// The operator was a view whose base had to be gathered. A write to this copy would not reach
   /// the base, so it is refused.
   bool is_copy_of_view = false;
+  /// The layouts of operators that use the tensor as their weight; null: what costs least.
+  const PlannedLayouts* as_weight = nullptr;
   /// An operator made this tensor in new memory, and no view of it has been taken. Its local tensor
   /// may be replaced by one with the same values in another layout (`keep_complete`).
   mutable bool is_own = false;

@@ -9,6 +9,7 @@
 #include <trireme/tensor/dispatch/decision_cache.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/plain_inputs.h>
+#include <trireme/tensor/dispatch/planned_layouts.h>
 #include <trireme/tensor/ivalue_tensors.h>
 #include <trireme/tensor/rules/sizes.h>
 
@@ -316,6 +317,7 @@ at::Tensor wrap_new(at::Tensor local, const OutputDecision& decided) {
 at::Tensor wrap_output(const OperatorFacts& facts, at::Tensor local,
                        const OutputDecision& decided) {
   if (!local.defined()) return local;
+  if (decided.path) local = (*decided.path)(local, facts.name);
   if (decided.is_from_local) return wrap_replicated(std::move(local), decided.layout);
   if (!decided.is_complete) {
     // This is the first result of the decision. No other thread uses it, so it may be changed.
@@ -431,6 +433,21 @@ void mark_copies(const OperatorFacts& facts, torch::jit::Stack& stack) {
   }
 }
 
+// Makes views of a weight, such as the transposed one of a product, weights with the same layouts.
+void mark_weights(const OperatorFacts& facts, torch::jit::Stack& stack,
+                  const PlannedLayouts* layouts) {
+  for (std::size_t i = stack.size() - facts.num_returns; i < stack.size(); ++i) {
+    visit_tensors(stack[i],
+                  [&](const at::Tensor& view) { distributed_meta(view).as_weight = layouts; });
+  }
+}
+
+// Returns the layouts of the weight that the call views, or null.
+const PlannedLayouts* viewed_weight(const OperatorFacts& facts, const Scan& scan) {
+  const bool is_view = facts.returns_view && scan.inputs[0].meta != nullptr;
+  return is_view ? scan.inputs[0].meta->as_weight : nullptr;
+}
+
 // In the backward of an in-place operator on a view, autograd writes through as_strided into a
 // tensor that it has just made from the gradient. If a view of this tensor would have to be
 // gathered, the tensor itself is redistributed instead. Nothing else shares its memory, and no
@@ -457,6 +474,7 @@ void run_with_decision(const OperatorFacts& facts, const c10::OperatorHandle& op
   const bool is_copy =
       decision.gathers_view || (facts.returns_view && scan.inputs[0].meta != nullptr &&
                                 scan.inputs[0].meta->is_copy_of_view);
+  const PlannedLayouts* const viewed = viewed_weight(facts, scan);
   const Unwrapping unwrapping(facts, arguments, scan, &decision);
   for (const auto& [position, value] : decision.local_arguments) arguments[position] = value;
   if (decision.kernel != nullptr) {
@@ -471,6 +489,7 @@ void run_with_decision(const OperatorFacts& facts, const c10::OperatorHandle& op
   wrap_results(facts, stack, unwrapping, &decision, Layout());
   if (facts.counts_versions) count_versions(facts, unwrapping);
   if (facts.returns_view && is_copy) mark_copies(facts, stack);
+  if (viewed != nullptr) mark_weights(facts, stack, viewed);
 }
 
 void run_on_replicated(const OperatorFacts& facts, const c10::OperatorHandle& op,
@@ -478,11 +497,13 @@ void run_on_replicated(const OperatorFacts& facts, const c10::OperatorHandle& op
   const Layout layout = scan.first->layout;  // a copy: the call may free the tensor that has it
   const bool is_copy = facts.returns_view && scan.first->is_copy_of_view;
   c10::IValue* arguments = stack.data() + (stack.size() - facts.num_arguments);
+  const PlannedLayouts* const viewed = viewed_weight(facts, scan);
   const Unwrapping unwrapping(facts, arguments, scan, nullptr);
   op.callBoxed(stack);
   wrap_results(facts, stack, unwrapping, nullptr, layout);
   if (facts.counts_versions) count_versions(facts, unwrapping);
   if (is_copy) mark_copies(facts, stack);
+  if (viewed != nullptr) mark_weights(facts, stack, viewed);
 }
 
 }  // namespace
@@ -501,11 +522,19 @@ void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::
     return;
   }
   const c10::ArrayRef<c10::IValue> all(arguments, facts.num_arguments);
-  const DecisionKey key(facts, scan.inputs, all);
+  DecisionKey key(facts, scan.inputs, all);
   const CallInProgress in_progress;
   const Decision* decision = find_decision(key);
-  if (decision == nullptr) {
-    decision = &keep_decision(key, decide(op, facts, scan.inputs, all));
+  if (decision == nullptr || decision->has_plan) {
+    const PlannedLayouts* plan = plan_of(facts, scan.inputs);
+    if (plan != nullptr && !is_in_forward()) {
+      plan = nullptr;
+      key.leave_out_plan();
+      decision = find_decision(key);
+    }
+    if (decision == nullptr) {
+      decision = &keep_decision(key, decide(op, facts, scan.inputs, all, plan));
+    }
   }
   if (moves_itself(facts, scan, *decision)) {
     move_itself(facts, scan.inputs[0], decision->inputs[0]);

@@ -7,6 +7,7 @@
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/kernel.h>
 #include <trireme/tensor/dispatch/meta_call.h>
+#include <trireme/tensor/dispatch/planned_layouts.h>
 #include <trireme/tensor/dry_run/interception.h>
 #include <trireme/tensor/dry_run/results.h>
 #include <trireme/tensor/rules/across.h>
@@ -309,6 +310,9 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
                                  const Scan& scan, c10::ArrayRef<c10::IValue> arguments,
                                  DryRunCall& record) {
   Prediction prediction;
+  if (facts.returns_view && scan.inputs[0].meta != nullptr) {
+    prediction.as_weight = scan.inputs[0].meta->as_weight;
+  }
   const Rule* const rule = facts.rule != nullptr
                                ? facts.rule
                                : find_rule(op.schema().name(), op.schema().overload_name());
@@ -332,7 +336,8 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
     keep(op, rule, call, scan.first->layout.mesh());
     return prediction;
   }
-  prediction.decision = decide(op, facts, scan.inputs, arguments);
+  prediction.decision = decide(op, facts, scan.inputs, arguments,
+                               is_in_forward() ? plan_of(facts, scan.inputs) : nullptr);
   const Decision& decision = *prediction.decision;
   const Call& call = *decision.call;
   prediction.outputs.assign(call.outputs().begin(), call.outputs().end());
@@ -385,8 +390,12 @@ void DryRun::Impl::record_outputs(const OperatorFacts& facts, c10::ArrayRef<c10:
     DryRunTensor& recorded = record.outputs.emplace_back();
     recorded.sizes.assign(global.sizes().begin(), global.sizes().end());
     recorded.dtype = global.scalar_type();
-    recorded.given = prediction.layout(i);
-    recorded.layout = recorded.given;
+    recorded.given = recorded.layout = prediction.layout(i);
+    if (prediction.decision != nullptr && i < prediction.decision->outputs.size()) {
+      const OutputDecision& decided = prediction.decision->outputs[i];
+      if (decided.path) recorded.given = decided.computed;
+      recorded.exchanges = exchanges_of(decided.path);
+    }
     const int argument = i < facts.num_returns ? facts.return_is_argument[i] : -1;
     const c10::IValue* const written =
         argument < 0 ? nullptr : &arguments[static_cast<std::size_t>(argument)];

@@ -35,6 +35,7 @@ class Results {
         meta_part(global, layout), layout,
         is_view || prediction_.decision == nullptr ? geometry_of(global) : geometry_of_new(global));
     if (facts_.returns_view) distributed_meta(result).is_copy_of_view = prediction_.is_copy_of_view;
+    distributed_meta(result).as_weight = prediction_.as_weight;
     distributed_meta(result).is_own = !is_view;
     made_.push_back(result);
     return result;

@@ -22,6 +22,8 @@ struct Prediction {
   Layout replicated;
   /// The result is a copy that stands for a view.
   bool is_copy_of_view = false;
+  /// The layouts of operators that use the results as their weight, if they are views of one.
+  const PlannedLayouts* as_weight = nullptr;
   /// Results that are not tensors.
   std::vector<c10::IValue> values;
 

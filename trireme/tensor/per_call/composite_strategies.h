@@ -2,7 +2,7 @@
 // Strategies of composite operators that users call as one and LibTorch makes of several others.
 #pragma once
 
-#include <trireme/tensor/per_call/choose_layouts.h>
+#include <trireme/tensor/dispatch/choose_layouts.h>
 
 #include <string_view>
 

@@ -9,7 +9,7 @@
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/fallback.h>
-#include <trireme/tensor/per_call/choose_layouts.h>
+#include <trireme/tensor/dispatch/choose_layouts.h>
 #include <trireme/tensor/per_call/composite_strategies.h>
 #include <trireme/tensor/rules/rule_table.h>
 

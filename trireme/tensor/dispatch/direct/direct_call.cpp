@@ -12,12 +12,15 @@ namespace {
 
 using Borrowed = c10::MaybeOwnedTraits<at::Tensor>;
 
-bool is_copy(const DistributedMeta* meta) { return meta == nullptr || meta->is_copy_of_view; }
+// Returns true if a view of the tensor is more than a view of its local tensor.
+bool needs_mark(const DistributedMeta* meta) {
+  return meta == nullptr || meta->is_copy_of_view || meta->as_weight != nullptr;
+}
 
 // Returns true if the operator itself runs on the local tensors as they are.
 bool is_plain(const Decision& decision) {
   return !decision.has_paths && decision.kernel == nullptr && decision.local_arguments.empty() &&
-         !decision.gathers_view;
+         !decision.gathers_view && !decision.has_plan;
 }
 
 }  // namespace
@@ -41,7 +44,7 @@ bool DirectCall::is_ready() {
   // boxed path, which has the arguments as IValues.
   const bool has_kernel = facts_.rule != nullptr && facts_.rule->kernel != nullptr;
   if (scan_.first == nullptr || has_gaps_ || facts_.has_key_values || has_kernel) return false;
-  if (facts_.returns_view && is_copy(scan_.inputs[0].meta)) return false;
+  if (facts_.returns_view && needs_mark(scan_.inputs[0].meta)) return false;
   check_tensors(facts_, scan_);
   note_view(facts_, scan_);
   if (scan_.is_replicated && !needs_decision(facts_.rule, scan_.first->layout)) {

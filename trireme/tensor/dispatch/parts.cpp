@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/tensor/per_call/parts.h>
+#include <trireme/tensor/dispatch/parts.h>
 
 #include <trireme/base/error.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/tensor/per_call/choose_layouts.h>
+#include <trireme/tensor/dispatch/choose_layouts.h>
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
-#include <trireme/tensor/per_call/parts.h>
+#include <trireme/tensor/dispatch/parts.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 
 #include <algorithm>
