@@ -26,7 +26,7 @@ class Plan:
     """
     def __init__(self, *, mode: str = "manual", constraints: Sequence[str] = ...,
                  mesh: Mapping[str, int] | Sequence[str] = ..., layouts: Mapping[str, str] | Sequence[str] = ...,
-                 sequence_attention: str = "cheapest",
+                 operators: Sequence[str] = ..., sequence_attention: str = "cheapest",
                  stages: Mapping[str, int] | Sequence[tuple[str, int]] = ..., schedule: str = "1f1b", chunks: int = 0,
                  recompute: Sequence[str] = ..., activation_bytes: int = 0, offload_activations: bool = False,
                  data_parallel: bool = True, micro_batches: int = 1, bucket_bytes: int = 0, first_bucket_bytes: int = ...,
@@ -43,6 +43,8 @@ class Plan:
     def mesh(self) -> dict[str, int]: ...
     @property
     def layouts(self) -> list[str]: ...
+    @property
+    def operators(self) -> list[str]: ...
     @property
     def sequence_attention(self) -> str: ...
     @property

@@ -106,6 +106,21 @@ def a_gpt_trains_as_in_one_process(rank: int, size: int) -> None:
         name: layout for name, layout in OF_GPT.items() if name != "head.weight"}))
 
 
+def operators_run_as_the_plan_says(rank: int, size: int) -> None:
+    plan = trireme.Plan(mesh={"tensor": size}, layouts=OF_MLP,
+                        operators=["down gives Shard(1) on tensor", f"aten::gelu takes {{{{1, 1, {size}}}}}"])
+    compare(rank, MLP, loss_of_mlp, plan)
+    model = MLP()
+    trireme.parallelize(model, plan)
+    assert "Shard(1)" in repr(model.down(model.up(torch.ones(4, 3, 16))))
+    try:
+        trireme.parallelize(MLP(), plan.replace(operators=["dwn gives Shard(1) on tensor"]))
+    except Exception as error:
+        assert "dwn fits no module" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
 def parameters_are_distributed(rank: int, size: int) -> None:
     model = MLP()
     whole = copy.deepcopy(model)
@@ -190,8 +205,8 @@ def layers_may_stay_whole(rank: int, size: int) -> None:
     compare(rank, WithWholePart, loss_of_mlp, trireme.Plan(mesh={"data": 2, "tensor": 2}, layouts={**OF_MLP, "norm.*": "plain"}))
 
 
-OverTwoRanks = cases_of([an_mlp_trains_as_in_one_process, a_gpt_trains_as_in_one_process, parameters_are_distributed,
-                         optimizers_that_have_stepped_are_distributed, printing_needs_no_other_rank, what_needs_memory_is_refused,
+OverTwoRanks = cases_of([an_mlp_trains_as_in_one_process, a_gpt_trains_as_in_one_process,
+                         operators_run_as_the_plan_says, parameters_are_distributed, optimizers_that_have_stepped_are_distributed, printing_needs_no_other_rank, what_needs_memory_is_refused,
                          other_rows_on_ranks_that_work_together_are_an_error])
 OverFourRanks = cases_of([an_mlp_trains_as_in_one_process, a_data_axis_and_zero_come_on_top, layers_may_stay_whole], 4)
 
