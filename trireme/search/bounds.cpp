@@ -94,14 +94,15 @@ double in_flight(const Choice& choice) {
 
 }  // namespace
 
-const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t rows) {
-  const auto found = totals_.find({tensor, rows});
+const BoundTable::Totals& BoundTable::totals(const SharedAxes& shared, std::int64_t rows) {
+  const auto found = totals_.find({shared, rows});
   if (found != totals_.end()) return found->second;
-  const ModuleRecord& record = records_.record(tensor, rows);
-  Totals& totals = totals_[{tensor, rows}];
+  const ModuleRecord& record = records_.record(shared, rows);
+  Totals& totals = totals_[{shared, rows}];
   // Along `pipe`, so that nothing is exchanged along `data`.
   Plan plan = training_.base;
-  plan.mesh = {{kStageAxis, ranks_ / tensor}, {"tensor", tensor}};
+  plan.mesh = {{kStageAxis, ranks_ / shared.size()}};
+  add_axes(plan.mesh, shared);
   plan.micro_batches = 1;
   const RankGroups groups(plan, cluster_);
   predict::StepCosts costs(record, plan, cluster_, training_.options, groups);
@@ -165,7 +166,7 @@ const BoundTable::Totals& BoundTable::totals(std::int64_t tensor, std::int64_t r
 BoundTable::Exchanges BoundTable::exchanges(const Choice& choice, const Totals& totals) {
   if (choice.data == 1) return {};
   const auto [found, is_new] = exchanges_.try_emplace(
-      {choice.pipe, choice.data, choice.tensor, choice.data_outside, choice.zero_level == 0});
+      {choice.pipe, choice.data, choice.shared, choice.data_outside, choice.zero_level == 0});
   if (!is_new) return found->second;
   Plan plan;
   plan.mesh = make_plan(choice, {}, {}, {}).mesh;
@@ -233,7 +234,7 @@ double BoundTable::about(const Choice& choice, const Totals& totals, const Excha
 }
 
 Bounds BoundTable::of(const Choice& choice) {
-  const Totals& sums = totals(choice.tensor, choice.rows);
+  const Totals& sums = totals(choice.shared, choice.rows);
   const Exchanges all = exchanges(choice, sums);
   const auto pipe = static_cast<double>(choice.pipe);
   const bool reserves = choice.data > 1 || choice.micro_batches > 1;

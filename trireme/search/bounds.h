@@ -23,8 +23,8 @@ struct Bounds {
   double memory = 0;         ///< about the prediction
 };
 
-/// Computes bounds. Sums over the operators of a record are made once for each size of `tensor` and
-/// number of rows.
+/// Computes bounds. Sums over the operators of a record are made once for each shape of
+/// the axes that share rows, and each number of rows.
 class BoundTable {
  public:
   /// @param cluster with as many devices as there are ranks. All arguments must outlive the table.
@@ -43,7 +43,7 @@ class BoundTable {
   // Sums over one micro-batch on the ranks that share it.
   struct Totals {
     double compute = 0;        // seconds of operators on the fastest device
-    double layouts = 0;        // seconds of collectives along `tensor`
+    double layouts = 0;        // seconds of collectives along `context` and `tensor`
     double recomputation = 0;  // seconds of both that backward repeats if all repeated modules are
     double saved_by_cut = 0;   // the most that the beginning of a stage saves of it
     double kept = 0;           // bytes kept for backward without recomputation
@@ -62,7 +62,7 @@ class BoundTable {
     double gather = 0;
   };
 
-  const Totals& totals(std::int64_t tensor, std::int64_t rows);
+  const Totals& totals(const SharedAxes& shared, std::int64_t rows);
   Exchanges exchanges(const Choice& choice, const Totals& totals);
   double least_seconds(const Choice& choice, const Totals& totals, const Exchanges& all) const;
   double about(const Choice& choice, const Totals& totals, const Exchanges& all) const;
@@ -72,9 +72,9 @@ class BoundTable {
   std::int64_t ranks_;
   const std::vector<RepeatedModules>& repeated_;
   RecordTable& records_;
-  std::map<std::pair<std::int64_t, std::int64_t>, Totals> totals_;
+  std::map<std::pair<SharedAxes, std::int64_t>, Totals> totals_;
   // By the mesh, and whether gradients are reduced on all ranks.
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool>, Exchanges> exchanges_;
+  std::map<std::tuple<std::int64_t, std::int64_t, SharedAxes, bool, bool>, Exchanges> exchanges_;
 };
 
 }  // namespace trireme::search

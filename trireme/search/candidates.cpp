@@ -26,7 +26,12 @@ class ChoiceList {
     for (const std::int64_t pipe : divisors(ranks_)) {
       if (!allows("pipe", pipe)) continue;
       for (const std::int64_t tensor : divisors(ranks_ / pipe)) {
-        if (allows("tensor", tensor)) add_mesh(pipe, ranks_ / pipe / tensor, tensor);
+        if (!allows("tensor", tensor)) continue;
+        for (const std::int64_t context : divisors(ranks_ / pipe / tensor)) {
+          if (!allows("context", context)) continue;
+          const SharedAxes shared = {.context = context, .tensor = tensor};
+          add_mesh(pipe, ranks_ / pipe / shared.size(), shared);
+        }
       }
     }
     if (choices_.empty()) refuse();
@@ -48,8 +53,15 @@ class ChoiceList {
     return excluded(to_string(one));
   }
 
-  bool is_possible(std::int64_t pipe, std::int64_t data, std::int64_t tensor) {
+  bool is_possible(std::int64_t pipe, std::int64_t data, const SharedAxes& shared) {
     if (!allows("data", data)) return false;
+    const auto [context, tensor] = shared;
+    if (context > 1 &&
+        (shared.size() > limits_.most_shared ||
+         std::ranges::find(limits_.context_sizes, context) == limits_.context_sizes.end())) {
+      return excluded(join_message("context=", context, tensor > 1 ? " with tensor" : "",
+                                   " gains nothing, or is beyond what is tried"));
+    }
     if (tensor > 1 &&
         std::ranges::find(limits_.tensor_sizes, tensor) == limits_.tensor_sizes.end()) {
       return excluded(
@@ -71,8 +83,8 @@ class ChoiceList {
     return true;
   }
 
-  void add_mesh(std::int64_t pipe, std::int64_t data, std::int64_t tensor) {
-    if (!is_possible(pipe, data, tensor)) return;
+  void add_mesh(std::int64_t pipe, std::int64_t data, const SharedAxes& shared) {
+    if (!is_possible(pipe, data, shared)) return;
     const std::int64_t rows = training_.rows / data;
     for (const std::int64_t micro_batches : divisors(rows)) {
       constexpr std::int64_t kMostMicroBatches = 1 << 20;
@@ -90,7 +102,7 @@ class ChoiceList {
       }
       Choice choice = {.pipe = pipe,
                        .data = data,
-                       .tensor = tensor,
+                       .shared = shared,
                        .rows = rows / micro_batches,
                        .micro_batches = micro_batches};
       add_orders(choice);
@@ -221,9 +233,9 @@ Plan make_plan(const Choice& choice, const Plan& base, const ParameterLayouts& l
   if (choice.data_outside) add_axis(kDataAxis, choice.data);
   add_axis(kStageAxis, choice.pipe);
   if (!choice.data_outside) add_axis(kDataAxis, choice.data);
-  add_axis("tensor", choice.tensor);
+  add_axes(plan.mesh, choice.shared);
   if (plan.mesh.empty()) plan.mesh.push_back({kDataAxis, 1});
-  plan.layouts = choice.tensor > 1 ? layouts : ParameterLayouts();
+  plan.layouts = choice.shared.tensor > 1 ? layouts : ParameterLayouts();
   plan.micro_batches = choice.micro_batches;
   plan.zero_level = choice.zero_level;
   if (choice.pipe > 1) {

@@ -4,6 +4,7 @@
 
 #include <trireme/plan/plan.h>
 #include <trireme/search/constraints.h>
+#include <trireme/search/record_table.h>
 #include <trireme/search/training/repeated_modules.h>
 #include <trireme/search/training/training.h>
 
@@ -18,7 +19,7 @@ namespace trireme::search {
 struct Choice {
   std::int64_t pipe = 1;
   std::int64_t data = 1;
-  std::int64_t tensor = 1;
+  SharedAxes shared{};        ///< `context` and `tensor`
   bool data_outside = false;  ///< `data` is outside of `pipe` in the mesh
   std::int64_t rows = 1;      ///< of a micro-batch on a rank along `data`
   std::int64_t micro_batches = 1;
@@ -37,6 +38,9 @@ struct ChoiceLimits {
   /// Sizes of `tensor` above 1 for which there are layouts of parameters.
   std::vector<std::int64_t> tensor_sizes{};
   std::string without_tensor{};  ///< why there are none for another size; empty: nothing is gained
+  std::vector<std::int64_t> context_sizes{};  ///< sizes of `context` above 1 to consider
+  std::int64_t most_shared =
+      1;  ///< ranks that may share rows along `context` and `tensor` together
 };
 
 /// Returns all choices that the constraints allow, in a fixed order. Throws UsageError if there are

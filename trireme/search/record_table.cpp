@@ -21,6 +21,11 @@ std::int64_t few_rows(std::int64_t tensor) { return std::max<std::int64_t>(2, te
 
 }  // namespace
 
+void add_axes(std::vector<MeshAxis>& mesh, const SharedAxes& shared) {
+  if (shared.context > 1) mesh.push_back({kContextAxis, shared.context});
+  if (shared.tensor > 1) mesh.push_back({"tensor", shared.tensor});
+}
+
 const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
   if (!training_.tensor_layouts.empty()) return training_.tensor_layouts;
   const auto [found, is_new] = layouts_.try_emplace(tensor);
@@ -43,31 +48,31 @@ const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
   return found->second;
 }
 
-const ModuleRecord& RecordTable::exact_record(std::int64_t tensor, std::int64_t rows) {
-  if (const auto found = exact_.find({tensor, rows}); found != exact_.end()) return found->second;
+const ModuleRecord& RecordTable::exact_record(const SharedAxes& shared, std::int64_t rows) {
+  if (const auto found = exact_.find({shared, rows}); found != exact_.end()) return found->second;
   Plan plan = training_.base;
-  plan.mesh = {{kDataAxis, ranks_ / tensor}};
-  if (tensor > 1) {
-    // The last axis of every plan, so that its groups lie in the cluster as here.
-    plan.mesh.push_back({"tensor", tensor});
-    plan.layouts = layouts(tensor);
-  }
+  plan.mesh = {{kDataAxis, ranks_ / shared.size()}};
+  // The last axes of every plan, so that their groups lie in the cluster as here.
+  add_axes(plan.mesh, shared);
+  if (shared.tensor > 1) plan.layouts = layouts(shared.tensor);
   ModuleRecord record =
       record_module(training_.module, plan, loss_of_rows(training_, rows), &cluster_);
   if (training_.transform) record = training_.transform(std::move(record));
-  return exact_.emplace(std::pair(tensor, rows), std::move(record)).first->second;
+  return exact_.emplace(std::pair(shared, rows), std::move(record)).first->second;
 }
 
-const ModuleRecord& RecordTable::record(std::int64_t tensor, std::int64_t rows) {
-  if (const auto found = scaled_.find({tensor, rows}); found != scaled_.end()) return found->second;
+const ModuleRecord& RecordTable::record(const SharedAxes& shared, std::int64_t rows) {
+  if (const auto found = scaled_.find({shared, rows}); found != scaled_.end()) return found->second;
   // Fewer rows than ranks along `tensor` cannot be sharded over all of them: activations then have
   // other layouts, and often more memory.
-  if (rows < tensor) return exact_record(tensor, rows);
-  const std::int64_t few = few_rows(tensor);
-  auto scaled = scaled_record({.rows = few, .record = exact_record(tensor, few)},
-                              {.rows = 2 * few, .record = exact_record(tensor, 2 * few)}, rows);
-  if (!scaled) return exact_record(tensor, rows);
-  return scaled_.emplace(std::pair(tensor, rows), std::move(*scaled)).first->second;
+  if (rows < shared.tensor) return exact_record(shared, rows);
+  const std::int64_t few = few_rows(shared.tensor);
+  // A single row on ranks along `context` is what this axis is for.
+  if (shared.context > 1 && rows < few) return exact_record(shared, rows);
+  auto scaled = scaled_record({.rows = few, .record = exact_record(shared, few)},
+                              {.rows = 2 * few, .record = exact_record(shared, 2 * few)}, rows);
+  if (!scaled) return exact_record(shared, rows);
+  return scaled_.emplace(std::pair(shared, rows), std::move(*scaled)).first->second;
 }
 
 }  // namespace trireme::search

@@ -1,19 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The records that a search needs: one for each size of `tensor` and number of rows, of which two
-// are recorded and the others follow.
+// The records that a search needs: one for each shape of the axes that share rows and each number
+// of rows, of which two are recorded and the others follow.
 #pragma once
 
 #include <trireme/search/scaled_record.h>
 #include <trireme/search/training/training.h>
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace trireme::search {
 
-/// Records by the number of ranks along `tensor` and by rows. Made on demand and kept.
+/// The numbers of ranks that work on the same rows, along each axis.
+struct SharedAxes {
+  std::int64_t context = 1;
+  std::int64_t tensor = 1;
+
+  /// Returns the number of ranks that work on the same rows.
+  std::int64_t size() const noexcept { return context * tensor; }
+  auto operator<=>(const SharedAxes&) const = default;
+};
+
+/// Appends the axes of more than one rank to a mesh, in the order of all plans of a search.
+void add_axes(std::vector<MeshAxis>& mesh, const SharedAxes& shared);
+
+/// Records by the numbers of ranks that share rows, and by rows. Made on demand and kept.
 class RecordTable {
  public:
   /// @param training must outlive the table.
@@ -26,20 +41,19 @@ class RecordTable {
   /// otherwise the best that are found. Empty if nothing is gained by sharding parameters.
   const ParameterLayouts& layouts(std::int64_t tensor);
 
-  /// Returns the record of a micro-batch of `rows` rows whose parameters are laid out over `tensor`
-  /// ranks. The reference is valid as long as the table. Throws UsageError as record_module.
-  const ModuleRecord& record(std::int64_t tensor, std::int64_t rows);
+  /// Returns the record of a micro-batch of `rows` rows that these ranks share. The reference is
+  /// valid as long as the table. Throws UsageError as record_module.
+  const ModuleRecord& record(const SharedAxes& shared, std::int64_t rows);
   /// Returns the same, recorded for exactly these rows.
-  const ModuleRecord& exact_record(std::int64_t tensor, std::int64_t rows);
+  const ModuleRecord& exact_record(const SharedAxes& shared, std::int64_t rows);
 
  private:
   const Training& training_;
   std::int64_t ranks_;
   const cluster::Cluster& cluster_;
-  std::map<std::int64_t, ParameterLayouts> layouts_;  // by the size of `tensor`
-  // By the size of `tensor` and rows.
-  std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> exact_;
-  std::map<std::pair<std::int64_t, std::int64_t>, ModuleRecord> scaled_;
+  std::map<std::int64_t, ParameterLayouts> layouts_;                    // by the size of `tensor`
+  std::map<std::pair<SharedAxes, std::int64_t>, ModuleRecord> exact_;   // by axes and rows
+  std::map<std::pair<SharedAxes, std::int64_t>, ModuleRecord> scaled_;  // the same
 };
 
 }  // namespace trireme::search

@@ -51,7 +51,9 @@ class Search {
     const ChoiceLimits limits = {.places = places(),
                                  .repeated = count_of(repeated_),
                                  .tensor_sizes = tensor_sizes(),
-                                 .without_tensor = result_.without_tensor};
+                                 .without_tensor = result_.without_tensor,
+                                 .context_sizes = context_sizes(),
+                                 .most_shared = most_shared()};
     std::vector<Choice> choices = all_choices(training_, ranks_, constraints_, limits);
     result_.considered = static_cast<std::int64_t>(choices.size());
     rank(choices);
@@ -66,7 +68,7 @@ class Search {
   // The number of modules, in the order in which forward calls them, between which stages can
   // begin.
   std::int64_t places() {
-    const ModuleRecord& record = records_.record(1, 2);
+    const ModuleRecord& record = records_.record({}, 2);
     std::int64_t count = 1;
     for (int i = 1; i < record.num_forward; ++i) {
       if (record.call(i).module != record.call(i - 1).module) ++count;
@@ -77,17 +79,58 @@ class Search {
   // The sizes of `tensor` to consider. Across several hosts, sharded operators wait for slow links:
   // beyond that, sizes are only considered if a constraint asks for them.
   std::vector<std::int64_t> tensor_sizes() {
-    constexpr std::int64_t kAlways = 8;
-    std::int64_t devices = 0;
-    for (const cluster::Hosts& hosts : cluster_.hosts) devices = std::max(devices, hosts.devices);
     const AxisRange range = constraints_.axis("tensor");
-    const std::int64_t most = std::max({kAlways, 2 * devices, range.least});
+    const std::int64_t most = most_shared();
     std::vector<std::int64_t> sizes;
     for (const std::int64_t size : divisors(ranks_)) {
       if (size == 1 || size > most || !range.contains(size)) continue;
       if (has_layouts(size)) sizes.push_back(size);
     }
     return sizes;
+  }
+
+  // The number of ranks that share rows at most.
+  std::int64_t most_shared() const {
+    constexpr std::int64_t kAlways = 8;
+    std::int64_t devices = 0;
+    for (const cluster::Hosts& hosts : cluster_.hosts) devices = std::max(devices, hosts.devices);
+    const std::int64_t asked =
+        constraints_.axis("tensor").least * constraints_.axis("context").least;
+    return std::max({kAlways, 2 * devices, asked});
+  }
+
+  // The sizes of `context` to consider. Ranks along it do the work of ranks along `data` and
+  // communicate more. So it is for steps of fewer rows than ranks, and for rows that are large.
+  std::vector<std::int64_t> context_sizes() {
+    const AxisRange range = constraints_.axis("context");
+    std::vector<std::int64_t> sizes;
+    if (range.least <= 1 && !(has_attention() && (training_.rows < ranks_ || has_large_rows()))) {
+      return sizes;
+    }
+    for (const std::int64_t size : divisors(ranks_)) {
+      if (size > 1 && size <= most_shared() && range.contains(size)) sizes.push_back(size);
+    }
+    return sizes;
+  }
+
+  bool has_attention() {
+    const auto& calls = records_.record({}, 2).calls;
+    return std::ranges::any_of(calls, [](const OperatorCall& call) {
+      return call.work.kind == cluster::OperatorKind::kAttention;
+    });
+  }
+
+  // Returns true if the activations of one row take a good part of a device's memory.
+  bool has_large_rows() {
+    constexpr double kGoodPart = 0.25;
+    try {
+      const Bounds bounds = bounds_.of({.rows = 1});
+      return bounds.memory - bounds.least_memory > kGoodPart * result_.memory_limit;
+    } catch (const c10::Error&) {  // Forward does not accept a single row.
+      return false;
+    } catch (const UsageError&) {
+      return false;
+    }
   }
 
   // Returns whether sharding parameters over so many ranks gains anything. An operator may have no
@@ -107,9 +150,10 @@ class Search {
   }
 
   Plan plan_of(const Choice& choice) {
-    return make_plan(choice, training_.base,
-                     choice.tensor > 1 ? records_.layouts(choice.tensor) : ParameterLayouts(),
-                     repeated_);
+    return make_plan(
+        choice, training_.base,
+        choice.shared.tensor > 1 ? records_.layouts(choice.shared.tensor) : ParameterLayouts(),
+        repeated_);
   }
 
   double memory_limit() const {
@@ -132,7 +176,7 @@ class Search {
 
   // Nothing for numbers of rows that forward does not accept: batch norm needs more than one value.
   std::optional<Bounds> bounds_of(const Choice& choice) {
-    const std::pair key = {choice.tensor, choice.rows};
+    const std::pair key = {choice.shared, choice.rows};
     if (refused_.contains(key)) {
       ++result_.invalid;
       return {};
@@ -238,7 +282,7 @@ class Search {
   // memory than more rows, because they cannot be sharded.
   static std::optional<Choice> without_rows(Choice choice) {
     if (choice.micro_batches < choice.pipe || choice.schedule == "gpipe") return {};
-    if (choice.rows < choice.tensor) return {};
+    if (choice.rows < choice.shared.tensor) return {};
     choice.rows = 0;
     choice.micro_batches = 0;
     return choice;
@@ -272,9 +316,10 @@ class Search {
   std::optional<Candidate> predicted(const Choice& choice, const ModuleRecord& record) {
     Candidate candidate = {
         .plan = plan_of(choice), .rows = choice.rows, .recomputed = choice.recomputed};
-    const auto problems = plan_problems(
-        candidate.plan, {.ranks = static_cast<int>(choice.pipe * choice.data * choice.tensor),
-                         .entry = entry_for(candidate.plan)});
+    const auto problems =
+        plan_problems(candidate.plan,
+                      {.ranks = static_cast<int>(choice.pipe * choice.data * choice.shared.size()),
+                       .entry = entry_for(candidate.plan)});
     if (!problems.empty()) {
       refuse(problems.front().text);
       return {};
@@ -291,7 +336,7 @@ class Search {
 
   void predict_choice(const Ranked& ranked) {
     const Choice& choice = ranked.choice;
-    auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows));
+    auto candidate = predicted(choice, records_.record(choice.shared, choice.rows));
     ++result_.predicted;
     if (!candidate) return;
     if (!candidate->fits) {
@@ -371,7 +416,7 @@ class Search {
         break;
       }
       choice.recomputed = (too_few + enough) / 2;
-      auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows));
+      auto candidate = predicted(choice, records_.record(choice.shared, choice.rows));
       ++result_.refined;
       if (!candidate) break;
       if (candidate->fits) {
@@ -396,7 +441,7 @@ class Search {
       choices_.erase(choices_.begin());
       std::optional<Candidate> candidate;
       try {
-        candidate = predicted(choice, records_.exact_record(choice.tensor, choice.rows));
+        candidate = predicted(choice, records_.exact_record(choice.shared, choice.rows));
       } catch (const c10::Error& error) {  // forward does not accept so few rows
         refuse(error.what_without_backtrace());
       } catch (const UsageError& error) {
@@ -419,7 +464,7 @@ class Search {
       result_.is_complete = result_.is_complete && result_.gap() <= kTolerance;
     } else if (!smallest_unpredicted_.empty()) {
       const Choice& choice = smallest_unpredicted_.front().choice;
-      if (auto candidate = predicted(choice, records_.record(choice.tensor, choice.rows))) {
+      if (auto candidate = predicted(choice, records_.record(choice.shared, choice.rows))) {
         keep_smallest(std::move(*candidate));
       }
     }
@@ -478,7 +523,7 @@ class Search {
   std::map<std::pair<std::string_view, bool>, double> memory_factors_;
   // Least rows with which a choice did not fit, by the choice without its rows.
   std::vector<std::pair<Choice, std::int64_t>> too_many_rows_;
-  std::set<std::pair<std::int64_t, std::int64_t>> refused_;  // `tensor` and rows
+  std::set<std::pair<SharedAxes, std::int64_t>> refused_;  // and rows
   SearchResult result_;
 };
 

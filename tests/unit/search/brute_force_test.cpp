@@ -50,14 +50,17 @@ TEST_P(BruteForce, FindsTheSamePlanWithinItsBounds) {
 
   double fastest = std::numeric_limits<double>::infinity();
   std::int64_t predicted = 0;
-  const auto choices = all_choices(
-      training, given.ranks, constraints,
-      {.places = 1 << 20, .repeated = count_of(repeated), .tensor_sizes = {2, 3, 4, 6, 8, 16}});
+  const auto choices = all_choices(training, given.ranks, constraints,
+                                   {.places = 1 << 20,
+                                    .repeated = count_of(repeated),
+                                    .tensor_sizes = {2, 3, 4, 6, 8, 16},
+                                    .context_sizes = {2, 3, 4, 6, 8, 16},
+                                    .most_shared = 16});
   for (const Choice& choice : choices) {
     predict::Prediction prediction;
     try {
       prediction = predict::predict(
-          records.record(choice.tensor, choice.rows),
+          records.record(choice.shared, choice.rows),
           make_plan(choice, training.base, training.tensor_layouts, repeated), cluster);
     } catch (const UsageError&) {
       continue;  // more stages than places
@@ -87,15 +90,15 @@ TEST_P(BruteForce, FindsTheSamePlanWithinItsBounds) {
 
 INSTANTIATE_TEST_SUITE_P(
     Search, BruteForce,
-    testing::Values(Case{"a100-80", 8, 16}, Case{"a100-80", 6, 12}, Case{"h100-80", 16, 16},
-                    Case{"cpu", 4, 8}, Case{"a100-80", 3, 9},
-                    Case{"a100-80", 8, 16, {"pipe=2", "tensor=2"}},
-                    Case{"a100-80", 8, 16, {"pipe>=4", "zero_level=1"}},
-                    Case{"a100-80", 4, 64, {}, 0.012}, Case{"a100-80", 4, 64, {}, 0.02},
-                    Case{"a100-80", 4, 64, {}, 0.0001},
-                    Case{"a100-80", 16, 16, {}, 0, {.wire = GradientCompression::kBf16}},
-                    Case{"a100-80", 16, 16, {"pipe=1"}, 0, {.zero_level_of = {{"head", 3}}}},
-                    Case{"a100-80", 16, 16, {"pipe=1", "data>=4"}, 0, {.shard_ranks = 2}}));
+    testing::Values(
+        Case{"a100-80", 8, 16}, Case{"a100-80", 6, 12}, Case{"h100-80", 16, 16}, Case{"cpu", 4, 8},
+        Case{"a100-80", 3, 9}, Case{"a100-80", 8, 2}, Case{"h100-80", 8, 1}, Case{"a100-80", 6, 2},
+        Case{"a100-80", 8, 4, {"context>=2"}}, Case{"a100-80", 8, 16, {"pipe=2", "tensor=2"}},
+        Case{"a100-80", 8, 16, {"pipe>=4", "zero_level=1"}}, Case{"a100-80", 4, 64, {}, 0.012},
+        Case{"a100-80", 4, 64, {}, 0.02}, Case{"a100-80", 4, 64, {}, 0.0001},
+        Case{"a100-80", 16, 16, {}, 0, {.wire = GradientCompression::kBf16}},
+        Case{"a100-80", 16, 16, {"pipe=1"}, 0, {.zero_level_of = {{"head", 3}}}},
+        Case{"a100-80", 16, 16, {"pipe=1", "data>=4"}, 0, {.shard_ranks = 2}}));
 
 }  // namespace
 }  // namespace trireme::search

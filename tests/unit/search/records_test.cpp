@@ -24,8 +24,8 @@ TEST(ScaledRecord, EqualsTheRecordOfItsRows) {
   RecordTable table(training, 8, cluster);
   for (const std::int64_t tensor : {1, 2, 4}) {
     for (const std::int64_t rows : {1, 3, 8, 64}) {
-      const ModuleRecord& scaled = table.record(tensor, rows);
-      const ModuleRecord& exact = table.exact_record(tensor, rows);
+      const ModuleRecord& scaled = table.record({.tensor = tensor}, rows);
+      const ModuleRecord& exact = table.exact_record({.tensor = tensor}, rows);
       ASSERT_EQ(scaled.calls.size(), exact.calls.size());
       double flops = 0;
       double scaled_flops = 0;
@@ -52,8 +52,8 @@ TEST(ScaledRecord, IsRefusedForOtherCalls) {
   const Training training = gpt.training(64);
   const auto cluster = cluster::read_cluster("a100-80").with_ranks(8);
   RecordTable table(training, 8, cluster);
-  ModuleRecord record = table.exact_record(1, 4);
-  const RecordOfRows few = {.rows = 2, .record = table.exact_record(1, 2)};
+  ModuleRecord record = table.exact_record({}, 4);
+  const RecordOfRows few = {.rows = 2, .record = table.exact_record({}, 2)};
   const RecordOfRows many = {.rows = 4, .record = record};
   EXPECT_TRUE(scaled_record(few, many, 8));
   record.calls[3].name = "aten::relu";
