@@ -9,6 +9,8 @@
 #include <trireme/schedule/verifier/verify.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace trireme {
@@ -190,6 +192,11 @@ void PlanChecker::check_operators(const OperatorLayout& layout) {
     expect("operators", text, "a mesh with other axes than data and pipe, along which they run");
   }
   check_placements("operators", text, layout.result);
+  std::set<std::string> axes;
+  for (const auto& [axis, placement] : layout.result) {
+    if (!axes.insert(axis).second)
+      expect("operators", text, "each axis once, not " + axis + " twice");
+  }
 }
 
 void PlanChecker::check_own_schedule(const schedule::Schedule& own, int last_stage) {

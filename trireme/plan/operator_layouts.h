@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts of single operators in a plan: how their inputs are sharded, and where their results lie.
+// Layouts of single operators in a plan: how their inputs and results are sharded.
 #pragma once
 
 #include <trireme/plan/parameter_layouts.h>
@@ -16,12 +16,15 @@ namespace trireme {
 /// costs least. Values do not change, except for the order of summation.
 ///
 ///     {.pattern = "blocks.*.mlp_output", .result = {"tensor", Shard{1}}}
-///     {.pattern = "aten::softmax", .parts = {{1, 4, 1, 1}}}
+///     {.pattern = "aten::gelu", .parts = {{1, 1, 4}}}
 struct OperatorLayout {
   /// With `::`, a pattern of operators as `explain` prints them, with or without overload:
-  /// `aten::_softmax`. Otherwise a pattern of module paths: the products, convolutions, embeddings
-  /// and norms that use the parameters of these modules themselves. `*` matches any characters
-  /// including dots, `?` one, and `[ab]` one of several.
+  /// `aten::_softmax`. It applies where gradients are recorded, so not in optimizers, metrics and
+  /// evaluation. With `*`, `?` or `[ab]` it passes over views and operators that write to an input.
+  ///
+  /// Otherwise a pattern of module paths: the look-ups of these modules if they are embeddings,
+  /// else the products, convolutions, norms and recurrent layers that use their own parameters. `*`
+  /// matches any characters including dots, `?` one, and `[ab]` one of several.
   std::string pattern;
   /// The number of parts of each dim of each input, as with_strategy takes it
   /// (tensor/operator_strategy.h). Empty: the layouts that cost least.

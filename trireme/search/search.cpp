@@ -80,7 +80,7 @@ class Search {
   // beyond that, sizes are only considered if a constraint asks for them.
   std::vector<std::int64_t> tensor_sizes() {
     const AxisRange range = constraints_.axis("tensor");
-    const std::int64_t most = most_shared();
+    const std::int64_t most = most_shared() / constraints_.axis("context").least;
     std::vector<std::int64_t> sizes;
     for (const std::int64_t size : divisors(ranks_)) {
       if (size == 1 || size > most || !range.contains(size)) continue;
@@ -104,9 +104,15 @@ class Search {
   std::vector<std::int64_t> context_sizes() {
     const AxisRange range = constraints_.axis("context");
     std::vector<std::int64_t> sizes;
-    if (range.least <= 1 && !(has_attention() && (training_.rows < ranks_ || has_large_rows()))) {
-      return sizes;
+    if (!has_attention()) {
+      if (range.least <= 1) return sizes;
+      throw UsageError(join_message("the constraint is context>=", range.least,
+                                    ", and the model has no attention: ranks along context would "
+                                    "repeat the same work"),
+                       "leave context out of the constraints");
     }
+    const bool is_asked_for = constraints_.axes.contains("context");
+    if (!is_asked_for && training_.rows >= ranks_ && !has_large_rows()) return sizes;
     for (const std::int64_t size : divisors(ranks_)) {
       if (size > 1 && size <= most_shared() && range.contains(size)) sizes.push_back(size);
     }

@@ -69,7 +69,8 @@ struct AttachedLinks : DeviceMesh::Attachment {
   /// readers, which take no lock.
   std::atomic<const AxisLinks*> links = nullptr;
   std::atomic<SequenceAttention> sequence_attention = SequenceAttention::kCheapest;
-  /// The list in use, and all that were set, which tensors point into; guarded by `links_mutex`.
+  /// The list that was set last, and all lists, which tensors point into; written under
+  /// `links_mutex`.
   std::atomic<const std::vector<PlannedLayouts>*> planned_layouts = nullptr;
   std::vector<std::shared_ptr<const std::vector<PlannedLayouts>>> planned_lists;
 };

@@ -10,7 +10,7 @@ void TimeMonitor::on_epoch_end(const EpochEndContext& epoch) {
   const double milliseconds = epoch.seconds * 1e3;
   const auto steps = static_cast<double>(epoch.run.steps_in_epoch - epoch.steps_done);
   console_.line(join_message("epoch time: ", report::fixed(milliseconds, 1), " ms, per step time: ",
-                             report::fixed(milliseconds / steps, 1), " ms"));
+                             report::fixed(milliseconds / steps, 3), " ms"));
 }
 
 }  // namespace trireme

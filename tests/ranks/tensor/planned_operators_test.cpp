@@ -2,7 +2,10 @@
 // Layouts of operators in a plan: forward follows them, everything else stays as it is, and the
 // numbers are those of one process within rounding.
 #include <trireme/base/error.h>
+#include <trireme/optim/autocast.h>
+#include <trireme/parallel/distribute_module.h>
 #include <trireme/parallel/parallelize.h>
+#include <trireme/parallel/tensor_parallel/operator_layouts.h>
 #include <trireme/parallel/training_step.h>
 #include <trireme/plan/transformer_layouts.h>
 #include <trireme/predict/explain.h>
@@ -12,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tests/ranks/checks.h>
+#include <tests/ranks/tensor/explained_mlp.h>
 #include <tests/ranks/tensor/sent_collectives.h>
 #include <tests/ranks/thread_ranks.h>
 #include <tests/small_transformers.h>
@@ -39,9 +43,11 @@ constexpr int kSteps = 3;
 
 Tensor tokens() { return (torch::arange(4 * 8) * 7 + 3).remainder(50).reshape({4, 8}); }
 
-models::GPT make_gpt() {
+models::GPT make_gpt(bool is_tied = false) {
   torch::manual_seed(1);
-  models::GPT net(test::small_gpt());
+  models::GPTOptions options = test::small_gpt();
+  options.tied = is_tied;
+  models::GPT net(options);
   net->to(torch::kDouble);
   return net;
 }
@@ -95,8 +101,7 @@ std::vector<DryRunCall> calls_of(const predict::Explanation& explanation) {
   return calls;
 }
 
-std::vector<DryRunCall> explained(const Plan& plan) {
-  models::GPT net = make_gpt();
+std::vector<DryRunCall> explained(const Plan& plan, models::GPT net = make_gpt()) {
   return calls_of(predict::explain(*net, plan, [&] { return loss_of(net); }));
 }
 
@@ -197,6 +202,181 @@ TEST(PlannedOperators, TakeThePartsThatThePlanSays) {
               ::testing::Each(by_rows));
 }
 
+TEST(PlannedOperators, TakePartsAndGiveResults) {
+  const std::vector<DryRunCall> calls = explained(plan_on(
+      {{"tensor", 2}},
+      {{.pattern = "aten::gelu", .parts = {{2, 1, 1}}, .result = {"tensor", Replicate{}}}}));
+  int num_gelus = 0;
+  for (const DryRunCall& call : calls) {
+    if (!call.node.empty() || call.name != "aten::gelu") continue;
+    ++num_gelus;
+    EXPECT_EQ(call.inputs.front().layout.to_string(), "[tensor: Shard(0)]");
+    EXPECT_EQ(call.outputs.front().given.to_string(), "[tensor: Shard(0)]");
+    EXPECT_EQ(call.outputs.front().layout.to_string(), "[tensor: Replicate]");
+    EXPECT_EQ(call.outputs.front().exchanges.size(), 1);
+  }
+  EXPECT_EQ(num_gelus, 2);
+}
+
+// The head of a tied GPT uses the weight of the embedding, but is no look-up.
+TEST(PlannedOperators, LeaveTheProductWithATiedWeight) {
+  Plan plan = plan_on({{"tensor", 2}}, {{.pattern = "token_embedding", .parts = {{1, 1}, {1, 2}}}});
+  plan.layouts = transformer_layouts(*make_gpt(/*is_tied=*/true));
+  const std::vector<DryRunCall> calls = explained(plan, make_gpt(/*is_tied=*/true));
+  EXPECT_EQ(results_of(calls, "aten::embedding").front(), "[tensor: Shard(1)]");
+}
+
+// The cast of a weight is a weight, too.
+TEST(PlannedOperators, HoldUnderAutocast) {
+  torch::manual_seed(1);
+  models::GPT net(test::small_gpt());
+  const Plan plan = plan_on({{"tensor", 2}}, kSequenceParallel);
+  std::vector<DryRunCall> calls;
+  {
+    const Autocast autocast(at::kCPU, at::kBFloat16);
+    calls = explained(plan, net);
+  }
+  int num_products = 0;
+  for (const DryRunCall& call : calls) {
+    const bool is_product = call.name == "aten::matmul" || call.name == "aten::linear";
+    if (!call.node.empty() || !is_product || call.outputs.front().sizes.back() != 16) continue;
+    EXPECT_EQ(call.outputs.front().dtype, at::kBFloat16);
+    EXPECT_EQ(call.outputs.front().layout.to_string(), "[tensor: Shard(1)]");
+    ++num_products;
+  }
+  EXPECT_EQ(num_products, 4);
+}
+
+// Optimizers and norms of gradients call operators of the same names.
+TEST(PlannedOperators, LeaveOptimizersAlone) {
+  const auto train_by_sgd = [](models::GPT& net) {
+    torch::optim::SGD optimizer(
+        net->parameters(),
+        torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1));
+    std::vector<double> losses;
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      const Tensor loss = loss_of(net);
+      losses.push_back(full(loss).item<double>());
+      loss.backward();
+      torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
+      optimizer.step();
+    }
+    return losses;
+  };
+  models::GPT plain = make_gpt();
+  const std::vector<double> expected = train_by_sgd(plain);
+  const Plan plan =
+      plan_on({{"tensor", 2}}, {{.pattern = "aten::add.Tensor", .result = {"tensor", Shard{2}}},
+                                {.pattern = "aten::*", .result = {"tensor", Replicate{}}}});
+  std::vector<models::GPT> nets = gpts(2);
+  run_ranks(2, [&](const comm::Group& group) {
+    models::GPT& net = nets[static_cast<std::size_t>(group.rank())];
+    const Parallelized parallelized = parallelize(*net, plan, group);
+    const std::vector<double> losses = train_by_sgd(net);
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(losses[static_cast<std::size_t>(step)], expected[static_cast<std::size_t>(step)],
+                  1e-11);
+    }
+  });
+}
+
+// Backward that is differentiated is backward: its products have other operands.
+TEST(PlannedOperators, LeaveBackwardAloneThatIsDifferentiated) {
+  const auto penalty_of = [](test::Mlp& net) {
+    const Tensor x = torch::linspace(-1, 1, 64, torch::kDouble).reshape({4, 16});
+    const auto gradients =
+        torch::autograd::grad({net(x).square().sum()}, net->parameters(), /*grad_outputs=*/{},
+                              /*retain_graph=*/true, /*create_graph=*/true);
+    Tensor penalty = torch::zeros({}, torch::kDouble);
+    for (const Tensor& gradient : gradients) penalty = penalty + gradient.square().sum();
+    penalty.backward();
+    return full(penalty.detach()).item<double>();
+  };
+  const auto make = [] {
+    torch::manual_seed(1);
+    test::Mlp net;
+    net->to(torch::kDouble);
+    return net;
+  };
+  test::Mlp plain = make();
+  const double expected = penalty_of(plain);
+  // Three tuples, for the addmm of a layer on a matrix. Its backward has products of two tensors.
+  const OperatorLayouts operators = {{.pattern = "up", .parts = {{2}, {1, 1}, {1, 2}}},
+                                     {.pattern = "down", .parts = {{1}, {1, 2}, {2, 1}}}};
+  std::vector<test::Mlp> nets = {make(), make()};
+  run_ranks(2, [&](const comm::Group& group) {
+    test::Mlp& net = nets[static_cast<std::size_t>(group.rank())];
+    // Without parallelize, whose hooks refuse a backward within which another one runs.
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    detail::set_operator_layouts(net.get(), mesh, operators);
+    distribute_module(*net, mesh, join({column_parallel("up"), row_parallel("down")}));
+    EXPECT_NEAR(penalty_of(net), expected, 1e-11 * expected);
+  });
+}
+
+// With the plan, the sum after each attention is an all-reduce of what a rank has as rows.
+class PlannedAllReduces {
+ public:
+  PlannedAllReduces(const DeviceMesh& mesh, std::int64_t rows)
+      : sent_(mesh),
+        line_(test::as_text(Collective::kAllReduce, "tensor",
+                            static_cast<double>(rows * 8 * 16 * 8))) {}
+  std::int64_t count() { return std::ranges::count(sent_.take(), line_); }
+
+ private:
+  test::SentCollectives sent_;
+  std::string line_;
+};
+
+const OperatorLayouts kWholeAttention = {
+    {.pattern = "*.attention.output", .result = {"tensor", Replicate{}}}};
+
+TEST(PlannedOperators, HoldForShardedParameters) {
+  testing::engine_of_ranks = "gloo";
+  for (const bool is_planned : {false, true}) {
+    Plan plan =
+        plan_on({{"data", 2}, {"tensor", 2}}, is_planned ? kWholeAttention : OperatorLayouts());
+    plan.zero_level = 3;
+    std::vector<models::GPT> nets = gpts(4);
+    run_ranks(4, [&](const comm::Group& group) {
+      models::GPT& net = nets[static_cast<std::size_t>(group.rank())];
+      Parallelized parallelized = parallelize(*net, plan, group);
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+      parallelized.shard(optimizer);
+      PlannedAllReduces all_reduces(parallelized.mesh(), /*rows=*/4);
+      const Tensor loss = loss_of(net);
+      EXPECT_EQ(all_reduces.count(), is_planned ? 2 : 0);
+      loss.backward();
+    });
+  }
+}
+
+TEST(PlannedOperators, HoldInStagesAndWhenRecomputed) {
+  testing::engine_of_ranks = "gloo";
+  for (const bool recomputes : {false, true}) {
+    Plan plan = plan_on({{"pipe", 2}, {"tensor", 2}}, kWholeAttention);
+    plan.stages = {{"token_embedding", 0}, {"blocks.1", 1}};
+    plan.micro_batches = 2;
+    if (recomputes) plan.recompute = {"blocks.?"};
+    std::vector<models::GPT> nets = gpts(4);
+    run_ranks(4, [&](const comm::Group& group) {
+      models::GPT& net = nets[static_cast<std::size_t>(group.rank())];
+      TrainingStep training(
+          *net,
+          [net](const auto& in) mutable -> std::vector<Tensor> {
+            return {torch::cross_entropy_loss(net(in[0]).flatten(0, 1), in[1].flatten())};
+          },
+          plan, group);
+      training.step({tokens(), tokens().roll(1, 1)});  // assigns stages
+      PlannedAllReduces all_reduces(training.parallelized().mesh(), /*rows=*/2);
+      training.step({tokens(), tokens().roll(1, 1)});
+      // One block for each stage, in each of two micro-batches.
+      EXPECT_EQ(all_reduces.count(), recomputes ? 4 : 2);
+    });
+  }
+}
+
 // A pattern for one block leaves the others as they are.
 TEST(PlannedOperators, ArePlannedForSingleModules) {
   const std::vector<DryRunCall> calls = explained(
@@ -252,6 +432,10 @@ TEST(PlannedOperators, RefuseWhatIsImpossible) {
                               "1}}, on [4, 8, 64]"),
                     HasSubstr("tuple 0 has 2 numbers")));
   EXPECT_THAT(error_of({{.pattern = "aten::gelu", .parts = {{3, 1, 1}}}}), HasSubstr("tuple 0"));
+  for (const std::string name : {"aten::softmax", "aten::nosuch", "nosuch::*"}) {
+    EXPECT_THAT(error_of({{.pattern = name, .result = {"tensor", Shard{0}}}}),
+                HasSubstr(name + " fits no operator with a rule"));
+  }
   EXPECT_THAT(error_of({{.pattern = "aten::transpose", .result = {"tensor", Shard{0}}}}),
               HasSubstr("returns its input or a view of it"));
 }
@@ -269,6 +453,25 @@ TEST(PlannedOperators, AreRefusedOnAllRanks) {
     const Parallelized parallelized = parallelize(*net, plan_on({{"tensor", 2}}, {}), group);
     EXPECT_TRUE(has_layout(net->parameters().front()));
   });
+}
+
+// Names do not say which of two modules on a mesh is meant.
+TEST(PlannedOperators, ByNameAreTheSameForAllModulesOfAMesh) {
+  const DeviceMesh mesh = DeviceMesh::unconnected({{"tensor", 2}});
+  models::GPT first = make_gpt();
+  models::GPT second = make_gpt();
+  const OperatorLayouts layouts = {{.pattern = "aten::gelu", .result = {"tensor", Shard{0}}}};
+  detail::set_operator_layouts(first.get(), mesh, layouts);
+  detail::set_operator_layouts(second.get(), mesh, layouts);
+  OperatorLayouts of_module = layouts;
+  of_module.push_back({.pattern = "head", .result = {"tensor", Shard{0}}});
+  detail::set_operator_layouts(second.get(), mesh, of_module);
+  for (const OperatorLayouts& others :
+       {OperatorLayouts(), {{.pattern = "aten::relu", .result = {"tensor", Shard{0}}}}}) {
+    EXPECT_THAT(
+        usage_error([&] { detail::set_operator_layouts(second.get(), mesh, others); }),
+        AllOf(HasSubstr("aten::gelu gives Shard(0) on tensor"), HasSubstr("a mesh of its own")));
+  }
 }
 
 }  // namespace

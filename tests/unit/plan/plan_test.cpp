@@ -78,6 +78,8 @@ TEST(Plan, RefusesLayoutsOfOperatorsThatItsMeshCannotHave) {
   EXPECT_THAT(error_of(plan, 4), HasSubstr("operators is *.mlp gives Shard(0) on data"));
   plan.operators = {{.pattern = "*.mlp", .result = {"tensor", Partial{}}}};
   EXPECT_THAT(error_of(plan, 4), HasSubstr("Shard or Replicate"));
+  plan.operators = {{.pattern = "*.mlp", .result = {{"tensor", Shard{0}}, {"tensor", Shard{1}}}}};
+  EXPECT_THAT(error_of(plan, 4), HasSubstr("not tensor twice"));
   plan.operators = {{.pattern = "*.mlp"}};
   EXPECT_THAT(error_of(plan, 4), HasSubstr("the parts of its inputs or the placements"));
   plan = {};

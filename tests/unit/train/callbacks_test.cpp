@@ -69,7 +69,7 @@ TEST_F(CallbacksTest, TimeMonitorPrintsEpochAndStepTime) {
   report::Console console(output);
   TimeMonitor monitor(console);
   monitor.on_epoch_end(epoch_end(1.2345));
-  EXPECT_EQ(output.written(), "epoch time: 1234.5 ms, per step time: 308.6 ms\n");
+  EXPECT_EQ(output.written(), "epoch time: 1234.5 ms, per step time: 308.625 ms\n");
 }
 
 TEST_F(CallbacksTest, ProgressBarShowsAllRanksSamplesAndEndsWithTheEvaluation) {

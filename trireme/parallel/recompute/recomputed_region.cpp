@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
+#include <trireme/tensor/dispatch/planned_layouts.h>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -297,6 +298,7 @@ Region::Values Region::run_again(std::optional<std::size_t> only) {
   // Unpack the inputs first: that may run an outer recomputed function.
   const std::vector<at::Tensor> inputs = inputs_again();
   const ExecutionContext::Restored restored(execution_context_);
+  const tensor::ForwardWithinBackward forward;
   const Replaying replaying(effects_again());
   SecondRunHooks saved_hooks(*this, replaying, only);
   const SavedTensorHooksGuard hooks_guard(saved_hooks);

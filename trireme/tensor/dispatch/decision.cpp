@@ -157,6 +157,24 @@ double seconds_to_planned(const Strategy& strategy, const Choice& choice, const 
   return change_seconds(strategy.outputs[0], *wanted, inputs.result_bytes[0], choice.mesh, axis);
 }
 
+// Keeps only strategies with the inputs that the plan asks for, which layouts_by_strategy() has
+// found among them.
+void keep_planned(std::vector<Strategy>& strategies, const Choice& choice, int axis) {
+  if (!choice.has_parts()) return;
+  const auto has_planned_inputs = [&](const Strategy& strategy) {
+    for (std::size_t input = 0; input < choice.current.size(); ++input) {
+      const Placement& planned = choice.current[input][axis];
+      const Placement& own = strategy.inputs[input];
+      const bool is_same =
+          planned.is_shard() && own.is_shard() ? planned.dim() == own.dim() : planned == own;
+      if (!is_same) return false;
+    }
+    return true;
+  };
+  if (std::ranges::none_of(strategies, has_planned_inputs)) return;
+  std::erase_if(strategies, [&](const Strategy& each) { return !has_planned_inputs(each); });
+}
+
 // Returns the strategy of the rule that costs least along one axis.
 Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
   std::vector<Strategy> strategies;
@@ -169,6 +187,7 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
     check_strategy(choice.facts, choice.call, strategy, num_outputs);
   }
   if (!rule.lists_all) strategies.push_back(replicate_everywhere(choice.call, num_outputs));
+  keep_planned(strategies, choice, axis);
   const AxisInputs inputs = choice.inputs_along(axis);
   c10::SmallVector<Placement, 8> placements;
   for (const Layout& layout : choice.current) placements.push_back(layout[axis]);
@@ -454,12 +473,6 @@ bool needs_decision(const Rule* rule, const Layout& replicated) {
     if (shards_sequences(mesh, axis)) return true;
   }
   return false;
-}
-
-const PlannedLayouts* plan_of(const OperatorFacts& facts, const InputSlots& inputs) {
-  c10::SmallVector<const DistributedMeta*, 8> metas;
-  for (const InputSlot& input : inputs) metas.push_back(input.meta);
-  return planned_layouts(facts, metas);
 }
 
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,

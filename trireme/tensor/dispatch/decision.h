@@ -82,9 +82,6 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
                                  const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments,
                                  const PlannedLayouts* plan);
 
-/// Returns the layouts that a plan asks for in this call, for forward; null if there are none.
-const PlannedLayouts* plan_of(const OperatorFacts& facts, const InputSlots& inputs);
-
 /// A call that can be decided again for other placements of its inputs along one axis. Along the
 /// other axes they are replicated.
 struct CallAlongAxis {

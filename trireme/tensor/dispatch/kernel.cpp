@@ -433,7 +433,8 @@ void mark_copies(const OperatorFacts& facts, torch::jit::Stack& stack) {
   }
 }
 
-// Makes views of a weight, such as the transposed one of a product, weights with the same layouts.
+// Makes views of a weight, such as the transposed one of a product, and copies in another dtype
+// weights with the same layouts.
 void mark_weights(const OperatorFacts& facts, torch::jit::Stack& stack,
                   const PlannedLayouts* layouts) {
   for (std::size_t i = stack.size() - facts.num_returns; i < stack.size(); ++i) {
@@ -442,10 +443,10 @@ void mark_weights(const OperatorFacts& facts, torch::jit::Stack& stack,
   }
 }
 
-// Returns the layouts of the weight that the call views, or null.
+// Returns the layouts of the weight that the call views or casts, or null.
 const PlannedLayouts* viewed_weight(const OperatorFacts& facts, const Scan& scan) {
-  const bool is_view = facts.returns_view && scan.inputs[0].meta != nullptr;
-  return is_view ? scan.inputs[0].meta->as_weight : nullptr;
+  const bool hands_on = facts.hands_on_weight && scan.inputs[0].meta != nullptr;
+  return hands_on ? scan.inputs[0].meta->as_weight : nullptr;
 }
 
 // In the backward of an in-place operator on a view, autograd writes through as_strided into a
@@ -526,8 +527,8 @@ void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::
   const CallInProgress in_progress;
   const Decision* decision = find_decision(key);
   if (decision == nullptr || decision->has_plan) {
-    const PlannedLayouts* plan = plan_of(facts, scan.inputs);
-    if (plan != nullptr && !is_in_forward()) {
+    const PlannedLayouts* plan = planned_layouts(facts, scan.inputs);
+    if (plan != nullptr && !apply_here(*plan, scan.inputs)) {
       plan = nullptr;
       key.leave_out_plan();
       decision = find_decision(key);

@@ -88,6 +88,7 @@ OperatorFacts::OperatorFacts(const c10::FunctionSchema& schema)
     }
     return_is_argument.push_back(which);
   }
+  hands_on_weight = returns_view || name == "aten::_to_copy";
 }
 
 void OperatorFacts::follow(const Rule* its_rule) {

@@ -36,6 +36,8 @@ struct OperatorFacts {
   std::vector<int> return_is_argument;
   /// A return is a view of an argument.
   bool returns_view = false;
+  /// A return is a view of the first argument, or a copy of it in another dtype.
+  bool hands_on_weight = false;
   /// Position of the argument that is viewed; -1 without a view.
   int viewed = -1;
   /// A result may share an argument's memory although the schema does not say so.

@@ -310,7 +310,7 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
                                  const Scan& scan, c10::ArrayRef<c10::IValue> arguments,
                                  DryRunCall& record) {
   Prediction prediction;
-  if (facts.returns_view && scan.inputs[0].meta != nullptr) {
+  if (facts.hands_on_weight && scan.inputs[0].meta != nullptr) {
     prediction.as_weight = scan.inputs[0].meta->as_weight;
   }
   const Rule* const rule = facts.rule != nullptr
@@ -336,8 +336,9 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
     keep(op, rule, call, scan.first->layout.mesh());
     return prediction;
   }
-  prediction.decision = decide(op, facts, scan.inputs, arguments,
-                               is_in_forward() ? plan_of(facts, scan.inputs) : nullptr);
+  const PlannedLayouts* plan = planned_layouts(facts, scan.inputs);
+  if (plan != nullptr && !apply_here(*plan, scan.inputs)) plan = nullptr;
+  prediction.decision = decide(op, facts, scan.inputs, arguments, plan);
   const Decision& decision = *prediction.decision;
   const Call& call = *decision.call;
   prediction.outputs.assign(call.outputs().begin(), call.outputs().end());

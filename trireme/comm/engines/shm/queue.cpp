@@ -26,9 +26,9 @@ Queue::~Queue() {
   // Without a thread that runs the remaining jobs, they run here. Within a job, this thread runs
   // them, because it cannot wait for itself.
   while ((is_within || !thread_.joinable()) && !state_->jobs.empty()) state_->run_front(lock);
+  if (thread_.joinable()) state_->notify();
   lock.unlock();
   if (!thread_.joinable()) return;
-  state_->notify();
   // A job may destroy the queue. Its thread, which may be this one, then ends after that job.
   is_within ? thread_.detach() : thread_.join();
 }

@@ -44,7 +44,7 @@ bool DirectCall::is_ready() {
   // boxed path, which has the arguments as IValues.
   const bool has_kernel = facts_.rule != nullptr && facts_.rule->kernel != nullptr;
   if (scan_.first == nullptr || has_gaps_ || facts_.has_key_values || has_kernel) return false;
-  if (facts_.returns_view && needs_mark(scan_.inputs[0].meta)) return false;
+  if (facts_.hands_on_weight && needs_mark(scan_.inputs[0].meta)) return false;
   check_tensors(facts_, scan_);
   note_view(facts_, scan_);
   if (scan_.is_replicated && !needs_decision(facts_.rule, scan_.first->layout)) {
