@@ -18,6 +18,8 @@ struct Routing {
   torch::Tensor slots;    // [batch, choices]: expert * capacity + place; one more if it is full
   torch::Tensor weights;  // [batch, choices]: of the expert's output; 0 if the expert is full
   torch::Tensor balance_loss;  // without dims
+  torch::Tensor is_chosen;     // [batch, choices, experts]
+  torch::Tensor is_full;       // [batch, choices]
 
   // @param scores [batch, sequence, experts]: the output of the router.
   Routing(const torch::Tensor& scores, std::int64_t per_token, std::int64_t capacity) {
@@ -27,10 +29,10 @@ struct Routing {
         scores.softmax(-1, torch::promote_types(torch::kFloat, scores.scalar_type()));
     const auto [highest, chosen] = probabilities.topk(per_token, -1);
     const auto choices = chosen.transpose(1, 2).flatten(1);
-    const auto is_chosen = choices.unsqueeze(-1) == torch::arange(experts, choices.options());
+    is_chosen = choices.unsqueeze(-1) == torch::arange(experts, choices.options());
 
     const auto places = is_chosen.cumsum(1).masked_fill(is_chosen.logical_not(), 0).sum(-1) - 1;
-    const auto is_full = places >= capacity;
+    is_full = places >= capacity;
     slots = (choices * capacity + places).masked_fill(is_full, experts * capacity);
     const auto shares = per_token == 1 ? highest : highest / highest.sum(-1, /*keepdim=*/true);
     weights = shares.transpose(1, 2).flatten(1).masked_fill(is_full, 0);
@@ -38,6 +40,11 @@ struct Routing {
     const auto first = is_chosen.narrow(1, 0, sequence).to(probabilities.scalar_type());
     const auto products = first.mean(1) * probabilities.mean(1);
     balance_loss = products.sum(-1).mean() * experts;
+  }
+
+  // Returns how many of the choices that `are_counted` [batch, choices] go to each expert.
+  torch::Tensor per_expert(const torch::Tensor& are_counted) const {
+    return is_chosen.logical_and(are_counted.unsqueeze(-1)).sum({0, 1});
   }
 };
 
@@ -96,6 +103,10 @@ MixtureOfExpertsImpl::MixtureOfExpertsImpl(const MixtureOptions& options)
   input_bias_ = register_parameter("input_bias", torch::zeros({experts_, 1, wide}));
   output_weight_ = register_parameter("output_weight", torch::empty({experts_, wide, hidden}));
   output_bias_ = register_parameter("output_bias", torch::zeros({experts_, 1, hidden}));
+  if (options.counts_tokens) {
+    tokens_taken_ = register_buffer("tokens_taken", torch::zeros({experts_}, torch::kInt64));
+    tokens_dropped_ = register_buffer("tokens_dropped", torch::zeros({experts_}, torch::kInt64));
+  }
   const torch::NoGradGuard no_grad;
   for (auto& weight : {router_->weight, input_weight_, output_weight_}) {
     weight.normal_(0, kInitialDeviation);
@@ -109,6 +120,11 @@ MixtureOutput MixtureOfExpertsImpl::forward(const torch::Tensor& features) {
       static_cast<double>(experts_per_token_ * sequence) / static_cast<double>(experts_);
   const auto capacity = static_cast<std::int64_t>(std::ceil(capacity_factor_ * even_share));
   const Routing routing(router_(features), experts_per_token_, capacity);
+  if (tokens_taken_.defined() && is_training()) {
+    const torch::NoGradGuard no_grad;
+    tokens_taken_.add_(routing.per_expert(routing.is_full.logical_not()));
+    tokens_dropped_.add_(routing.per_expert(routing.is_full));
+  }
 
   // The slots of each row, and one whose content is not used.
   const std::int64_t slots = experts_ * capacity;

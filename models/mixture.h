@@ -27,6 +27,8 @@ struct MixtureOptions {
   double capacity_factor = 1.25;
   /// The last of each `interval` blocks has a mixture, the others have an MLP.
   std::int64_t interval = 2;
+  /// True to count what experts take and drop in training mode, in two buffers of each mixture.
+  bool counts_tokens = false;
 };
 
 /// What a mixture, or a decoder with mixtures, returns.
@@ -47,6 +49,10 @@ struct MixtureOutput {
 /// influence each other. With more than one expert per token and full experts, a token may
 /// influence the choices of earlier ones.
 ///
+/// With MixtureOptions::counts_tokens, the buffers tokens_taken and tokens_dropped, int64
+/// [experts], grow with each forward in training mode: by the choices that an expert has served,
+/// and by those that exceeded its capacity. Set them to zero to count anew.
+///
 /// The parameters are router.weight [experts, hidden], input_weight [experts, hidden, 4 hidden],
 /// input_bias [experts, 1, 4 hidden], output_weight [experts, 4 hidden, hidden] and output_bias
 /// [experts, 1, hidden].
@@ -63,6 +69,7 @@ class MixtureOfExpertsImpl : public torch::nn::Module {
   double capacity_factor_;
   torch::nn::Linear router_;
   torch::Tensor input_weight_, input_bias_, output_weight_, output_bias_;
+  torch::Tensor tokens_taken_, tokens_dropped_;  // Undefined if tokens are not counted.
 };
 TORCH_MODULE(MixtureOfExperts);
 

@@ -121,6 +121,29 @@ TEST(Mixture, LeavesOutTokensThatExceedTheCapacity) {
   EXPECT_NEAR(balance_loss.item<double>(), 4 * probability, 1e-5);
 }
 
+TEST(Mixture, CountsWhatExpertsTakeAndDrop) {
+  torch::manual_seed(2);
+  EXPECT_TRUE(MixtureGPT(small_mixture(1, 1))->named_buffers().is_empty());
+  auto options = small_mixture(1, 1);  // 12 / 4 = 3 tokens of a row for each expert
+  options.counts_tokens = true;
+  MixtureOfExperts mixture(options);
+  fill_randomly(*mixture);
+  auto features = torch::randn({2, 12, 16});
+  features.select(2, 0).fill_(1);
+  {
+    const torch::NoGradGuard no_grad;
+    auto router = mixture->named_parameters()["router.weight"];
+    router.zero_();
+    router[2][0] = 1;  // expert 2
+  }
+  for (int i = 0; i < 2; ++i) mixture(features);
+  mixture->eval();
+  mixture(features);
+  const auto buffers = mixture->named_buffers();
+  EXPECT_TRUE(buffers["tokens_taken"].equal(torch::tensor({0, 0, 12, 0})));
+  EXPECT_TRUE(buffers["tokens_dropped"].equal(torch::tensor({0, 0, 36, 0})));
+}
+
 TEST(Mixture, MapsEachRowByItself) {
   torch::manual_seed(3);
   const torch::NoGradGuard no_grad;
