@@ -299,6 +299,21 @@ TEST(ExpertParallel, PlainInputsMustBeTheSameOnAllRanks) {
   }
 }
 
+TEST(ExpertParallel, RoutingWithoutCapacityIsRefused) {
+  const auto thrown = testing::run_ranks_catching(2, [](const comm::Group& group) {
+    models::MixtureGPT model(models::MixtureOptions{
+        .gpt = {.vocabulary = kVocabulary, .sequence = 16, .hidden = 16, .layers = 2, .heads = 4},
+        .experts = 4,
+        .is_dropless = true});
+    const Parallelized parallelized = parallelize(*model, plan_for(model, {{"expert", 2}}), group);
+    model->forward(tokens_of(0, 8));
+  });
+  for (const auto& each : thrown) {
+    EXPECT_THAT(testing::message_of<c10::Error>(each),
+                HasSubstr("a mixture with is_dropless was given [8, 11, 16] without memory"));
+  }
+}
+
 // A mixture as in the listings of GShard: masks of tokens, experts and places in place of indices,
 // and a capacity over the tokens of all rows.
 struct MaskedMixtureImpl : torch::nn::Module {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/report/page/run_charts.h>
 
+#include <trireme/base/text.h>
 #include <trireme/report/page/summary.h>
 
 #include <algorithm>
@@ -41,14 +42,11 @@ Unit unit_of(std::string_view scalar) {
 // Returns the parts of a name like `tokens/3`. The rates of an optimizer's groups are charts of
 // their own.
 std::optional<std::pair<std::string, int>> element_of(const std::string& name) {
-  constexpr std::size_t kMostDigits = 5;
   const std::size_t slash = name.rfind('/');
   if (slash == std::string::npos || name.starts_with("learning_rate/")) return {};
-  const std::string digits = name.substr(slash + 1);
-  const bool is_number = !digits.empty() && digits.size() <= kMostDigits &&
-                         digits.find_first_not_of("0123456789") == std::string::npos;
-  if (!is_number) return {};
-  return std::pair(name.substr(0, slash), std::stoi(digits));
+  const auto index = parse_number<int>(std::string_view(name).substr(slash + 1));
+  if (!index || *index < 0) return {};
+  return std::pair(name.substr(0, slash), *index);
 }
 
 using NumberOf = std::function<std::optional<double>(const StepRecord&)>;
