@@ -2,6 +2,7 @@
 // Model trains a mixture of experts along an axis `expert`, whole and in stages, to the losses and
 // parameters of one process, and CountMonitor logs the same numbers of tokens.
 #include <models/mixture.h>
+#include <trireme/checkpoint/checkpoint.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/plan/expert_layouts.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -11,9 +12,11 @@
 
 #include <gtest/gtest.h>
 #include <tests/ranks/thread_ranks.h>
+#include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -49,11 +52,13 @@ struct Outcome {
   std::vector<Scalars> counts;
 };
 
-Outcome train(Plan plan, const comm::Group& group, std::int64_t rows_of_rank) {
+// Trains for three epochs. With a folder, two of them are saved there, or taken from there.
+Outcome train(Plan plan, const comm::Group& group, std::int64_t rows_of_rank,
+              const std::filesystem::path& saved_in = {}, bool resumes = false) {
   auto network = seeded_mixture();
   if (!plan.mesh.empty()) plan.layouts = expert_layouts(*network);
   plan.broadcast_buffers = false;
-  torch::optim::SGD optimizer(network->parameters(), 0.05);
+  torch::optim::AdamW optimizer(network->parameters(), 1e-3);
   const auto tokens = (torch::arange(kRows * (kTokens + 1)) * 5).remainder(kVocabulary);
   const auto all = tokens.reshape({kRows, kTokens + 1});
   const auto data = data::DataLoader(data::tensors({{"input", all.narrow(1, 0, kTokens)},
@@ -69,6 +74,13 @@ Outcome train(Plan plan, const comm::Group& group, std::int64_t rows_of_rank) {
   LambdaCallback read({.step_end = [&](const StepEndContext& step) {
     outcome.counts.push_back(*step.run.scalars);
   }});
+  if (resumes) {
+    model.resume(*checkpoint::latest(saved_in, "mixture"));
+  } else if (!saved_in.empty()) {
+    model.train(2, data);
+    model.save({.folder = saved_in, .prefix = "mixture"});
+    return outcome;
+  }
   outcome.history = model.train(3, data, {monitor, read});
   outcome.evaluation = model.evaluate(data).loss;
   for (const auto& parameter : network->parameters()) {
@@ -86,7 +98,8 @@ void expect_same(const Outcome& outcome, const Outcome& expected, const std::str
   }
   EXPECT_NEAR(outcome.evaluation, expected.evaluation, 1e-8) << name;
   for (std::size_t i = 0; i < expected.parameters.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(outcome.parameters[i], expected.parameters[i], 1e-8, 1e-10))
+    // AdamW scales up the gradients of the biases of keys, which are zero but for rounding.
+    EXPECT_TRUE(torch::allclose(outcome.parameters[i], expected.parameters[i], 1e-8, 1e-8))
         << name << ": " << i;
   }
   EXPECT_EQ(outcome.counts, expected.counts) << name;
@@ -111,6 +124,28 @@ TEST(ExpertTraining, ModelTrainsAndCountsAsOneProcess) {
                 "data and expert");
     expect_same(train({.mesh = {{"pipe", 2}, {"expert", 2}}, .recompute = {"blocks.*"}}, group, 8),
                 expected, "stages");
+  });
+}
+
+// A checkpoint holds whole tensors, whichever rank had the experts.
+TEST(ExpertTraining, GoesOnWithAnotherMesh) {
+  const test::TemporaryFolder folder;
+  Outcome expected;
+  run_ranks(1, [&](const comm::Group& group) { expected = train({}, group, 8); });
+  run_ranks(2, [&](const comm::Group& group) {
+    train({.mesh = {{"expert", 2}}}, group, 8, folder.path());
+  });
+  const auto expect_end = [&](const Outcome& outcome, const char* name) {
+    ASSERT_EQ(outcome.history.epochs.size(), 1) << name;
+    EXPECT_NEAR(outcome.history.epochs[0].loss, expected.history.epochs[2].loss, 1e-6) << name;
+    EXPECT_NEAR(outcome.evaluation, expected.evaluation, 1e-8) << name;
+  };
+  run_ranks(1, [&](const comm::Group& group) {
+    expect_end(train({}, group, 8, folder.path(), true), "one process");
+  });
+  run_ranks(4, [&](const comm::Group& group) {
+    const Plan plan = {.mesh = {{"data", 2}, {"expert", 2}}, .zero_level = 2};
+    expect_end(train(plan, group, 4, folder.path(), true), "data and expert");
   });
 }
 
