@@ -18,8 +18,11 @@ TORCH_MODULE(MixtureModel);
 at::Tensor tokens_of(const trireme::DataPart& part);
 at::Tensor targets_of(const trireme::DataPart& part);
 
+extern at::Tensor own_tokens;
 extern trireme::Plan plan;
-extern trireme::Model model;
+extern trireme::Parallelized parallel;
+extern MixtureModel model;
+extern trireme::Model trainer;
 extern trireme::data::DataLoader training;
 extern trireme::data::DataLoader validation;
 
