@@ -2,6 +2,7 @@
 #include <models/mixture.h>
 
 #include <cmath>
+#include <vector>
 
 namespace models {
 namespace {
@@ -13,31 +14,51 @@ torch::nn::LayerNorm layer_norm(std::int64_t hidden) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden}));
 }
 
+// Returns the probabilities [batch, sequence, experts] of the router's scores.
+torch::Tensor probabilities_of(const torch::Tensor& scores) {
+  return scores.softmax(-1, torch::promote_types(torch::kFloat, scores.scalar_type()));
+}
+
+// Returns what the outputs of the chosen experts are multiplied by.
+// @param highest [batch, sequence, experts per token]: their probabilities.
+torch::Tensor shares_of(const torch::Tensor& highest) {
+  return highest.size(-1) == 1 ? highest : highest / highest.sum(-1, /*keepdim=*/true);
+}
+
+// @param is_first [batch, sequence, experts]: the first choice of each token.
+torch::Tensor balance_loss_of(const torch::Tensor& is_first, const torch::Tensor& probabilities) {
+  const auto first = is_first.to(probabilities.scalar_type());
+  const auto products = first.mean(1) * probabilities.mean(1);
+  return products.sum(-1).mean() * probabilities.size(-1);
+}
+
 // Where the tokens of each row go. Choices are ordered by first, second … choice, then by token.
 struct Routing {
   torch::Tensor slots;    // [batch, choices]: expert * capacity + place; one more if it is full
   torch::Tensor weights;  // [batch, choices]: of the expert's output; 0 if the expert is full
   torch::Tensor balance_loss;  // without dims
+  torch::Tensor is_chosen;     // [batch, choices, experts]
+  torch::Tensor is_full;       // [batch, choices]
 
   // @param scores [batch, sequence, experts]: the output of the router.
   Routing(const torch::Tensor& scores, std::int64_t per_token, std::int64_t capacity) {
     const std::int64_t sequence = scores.size(1);
     const std::int64_t experts = scores.size(2);
-    const auto probabilities =
-        scores.softmax(-1, torch::promote_types(torch::kFloat, scores.scalar_type()));
+    const auto probabilities = probabilities_of(scores);
     const auto [highest, chosen] = probabilities.topk(per_token, -1);
     const auto choices = chosen.transpose(1, 2).flatten(1);
-    const auto is_chosen = choices.unsqueeze(-1) == torch::arange(experts, choices.options());
+    is_chosen = choices.unsqueeze(-1) == torch::arange(experts, choices.options());
 
     const auto places = is_chosen.cumsum(1).masked_fill(is_chosen.logical_not(), 0).sum(-1) - 1;
-    const auto is_full = places >= capacity;
+    is_full = places >= capacity;
     slots = (choices * capacity + places).masked_fill(is_full, experts * capacity);
-    const auto shares = per_token == 1 ? highest : highest / highest.sum(-1, /*keepdim=*/true);
-    weights = shares.transpose(1, 2).flatten(1).masked_fill(is_full, 0);
+    weights = shares_of(highest).transpose(1, 2).flatten(1).masked_fill(is_full, 0);
+    balance_loss = balance_loss_of(is_chosen.narrow(1, 0, sequence), probabilities);
+  }
 
-    const auto first = is_chosen.narrow(1, 0, sequence).to(probabilities.scalar_type());
-    const auto products = first.mean(1) * probabilities.mean(1);
-    balance_loss = products.sum(-1).mean() * experts;
+  // Returns how many of the choices that `are_counted` [batch, choices] go to each expert.
+  torch::Tensor per_expert(const torch::Tensor& are_counted) const {
+    return is_chosen.logical_and(are_counted.unsqueeze(-1)).sum({0, 1});
   }
 };
 
@@ -87,6 +108,7 @@ MixtureOfExpertsImpl::MixtureOfExpertsImpl(const MixtureOptions& options)
     : experts_(options.experts),
       experts_per_token_(options.experts_per_token),
       capacity_factor_(options.capacity_factor),
+      is_dropless_(options.is_dropless),
       router_(torch::nn::LinearOptions(options.gpt.hidden, options.experts).bias(false)) {
   check(options);
   const std::int64_t hidden = options.gpt.hidden;
@@ -96,19 +118,67 @@ MixtureOfExpertsImpl::MixtureOfExpertsImpl(const MixtureOptions& options)
   input_bias_ = register_parameter("input_bias", torch::zeros({experts_, 1, wide}));
   output_weight_ = register_parameter("output_weight", torch::empty({experts_, wide, hidden}));
   output_bias_ = register_parameter("output_bias", torch::zeros({experts_, 1, hidden}));
+  if (options.counts_tokens) {
+    tokens_taken_ = register_buffer("tokens_taken", torch::zeros({experts_}, torch::kInt64));
+    tokens_dropped_ = register_buffer("tokens_dropped", torch::zeros({experts_}, torch::kInt64));
+  }
   const torch::NoGradGuard no_grad;
   for (auto& weight : {router_->weight, input_weight_, output_weight_}) {
     weight.normal_(0, kInitialDeviation);
   }
 }
 
+MixtureOutput MixtureOfExpertsImpl::forward_dropless(const torch::Tensor& features) {
+  const auto probabilities = probabilities_of(router_(features));
+  const auto [highest, chosen] = probabilities.topk(experts_per_token_, -1);
+  TORCH_CHECK(chosen.has_storage() && !chosen.is_meta(), "a mixture with is_dropless was given ",
+              features.sizes(),
+              " without memory, as distributed tensors and those of a record are; ",
+              "set is_dropless to false, and capacity_factor to ",
+              static_cast<double>(experts_) / static_cast<double>(experts_per_token_),
+              " so that no token is dropped");
+  // The choices of all tokens, sorted by expert: [tokens * experts per token].
+  const auto expert_of = chosen.flatten();
+  const auto order = expert_of.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto token_of = order.floor_divide(experts_per_token_);
+  const auto counts = expert_of.bincount({}, experts_).cpu();
+  const auto pieces = features.flatten(0, 1)
+                          .index_select(0, token_of)
+                          .split_with_sizes(c10::IntArrayRef(counts.const_data_ptr<std::int64_t>(),
+                                                             static_cast<std::size_t>(experts_)));
+  std::vector<torch::Tensor> results;
+  for (std::int64_t expert = 0; expert < experts_; ++expert) {
+    const auto widened = torch::gelu(torch::addmm(
+        input_bias_[expert], pieces[static_cast<std::size_t>(expert)], input_weight_[expert]));
+    results.push_back(torch::addmm(output_bias_[expert], widened, output_weight_[expert]));
+  }
+  const auto shares = shares_of(highest).flatten().index_select(0, order).unsqueeze(-1);
+  const auto weighted = torch::cat(results) * shares;
+  const auto output = weighted.new_zeros({features.size(0) * features.size(1), features.size(2)})
+                          .index_add(0, token_of, weighted)
+                          .view(features.sizes());
+  if (tokens_taken_.defined() && is_training()) {
+    const torch::NoGradGuard no_grad;
+    tokens_taken_.add_(counts.to(tokens_taken_.device()));
+  }
+  const auto is_first = chosen.narrow(-1, 0, 1) == torch::arange(experts_, chosen.options());
+  return {.output = output.to(features.scalar_type()),
+          .balance_loss = balance_loss_of(is_first, probabilities)};
+}
+
 MixtureOutput MixtureOfExpertsImpl::forward(const torch::Tensor& features) {
+  if (is_dropless_) return forward_dropless(features);
   const std::int64_t sequence = features.size(1);
   const std::int64_t hidden = features.size(2);
   const double even_share =
       static_cast<double>(experts_per_token_ * sequence) / static_cast<double>(experts_);
   const auto capacity = static_cast<std::int64_t>(std::ceil(capacity_factor_ * even_share));
   const Routing routing(router_(features), experts_per_token_, capacity);
+  if (tokens_taken_.defined() && is_training()) {
+    const torch::NoGradGuard no_grad;
+    tokens_taken_.add_(routing.per_expert(routing.is_full.logical_not()));
+    tokens_dropped_.add_(routing.per_expert(routing.is_full));
+  }
 
   // The slots of each row, and one whose content is not used.
   const std::int64_t slots = experts_ * capacity;

@@ -3,7 +3,8 @@
 // Lepikhin et al., "GShard: Scaling Giant Models with Conditional Computation and Automatic
 // Sharding" (2021), and Fedus, Zoph, Shazeer, "Switch Transformers: Scaling to Trillion Parameter
 // Models with Simple and Efficient Sparsity" (2022). An expert takes a fixed number of tokens of
-// each row, so shapes do not depend on values. Routing draws no random numbers.
+// each row, so shapes do not depend on values, or on request all that choose it. Routing draws no
+// random numbers.
 #pragma once
 
 #include <models/gpt.h>
@@ -23,10 +24,17 @@ struct MixtureOptions {
   /// The number of experts that process a token: 1 as in Switch Transformers, 2 as in GShard.
   std::int64_t experts_per_token = 2;
   /// The number of tokens of a row that an expert takes at most, as a multiple of the number that
-  /// it would take if all experts took the same; rounded up.
+  /// it would take if all experts took the same; rounded up. experts / experts_per_token is enough
+  /// for all tokens of a row.
   double capacity_factor = 1.25;
+  /// True to let experts take all tokens that choose them, whatever capacity_factor is. Tokens are
+  /// sorted by expert, as in MegaBlocks (Gale et al. 2023). Shapes then depend on values, so
+  /// forward cannot be recorded, and refuses tensors without memory, as distributed ones are.
+  bool is_dropless = false;
   /// The last of each `interval` blocks has a mixture, the others have an MLP.
   std::int64_t interval = 2;
+  /// True to count what experts take and drop in training mode, in two buffers of each mixture.
+  bool counts_tokens = false;
 };
 
 /// What a mixture, or a decoder with mixtures, returns.
@@ -43,9 +51,13 @@ struct MixtureOutput {
 /// Each of the chosen experts' outputs is multiplied by the router's probability of that expert,
 /// relative to the sum over the chosen ones if they are more than one. In each row, the first
 /// choices of all tokens are served before the second choices, and earlier tokens before later
-/// ones. A choice that exceeds an expert's capacity contributes zeros. So rows of a batch do not
-/// influence each other. With more than one expert per token and full experts, a token may
-/// influence the choices of earlier ones.
+/// ones. A choice that exceeds an expert's capacity contributes zeros; with is_dropless none does.
+/// So rows of a batch do not influence each other. With more than one expert per token and full
+/// experts, a token may influence the choices of earlier ones.
+///
+/// With MixtureOptions::counts_tokens, the buffers tokens_taken and tokens_dropped, int64
+/// [experts], grow with each forward in training mode: by the choices that an expert has served,
+/// and by those that exceeded its capacity. Set them to zero to count anew.
 ///
 /// The parameters are router.weight [experts, hidden], input_weight [experts, hidden, 4 hidden],
 /// input_bias [experts, 1, 4 hidden], output_weight [experts, 4 hidden, hidden] and output_bias
@@ -58,11 +70,15 @@ class MixtureOfExpertsImpl : public torch::nn::Module {
   MixtureOutput forward(const torch::Tensor& features);
 
  private:
+  MixtureOutput forward_dropless(const torch::Tensor& features);
+
   std::int64_t experts_;
   std::int64_t experts_per_token_;
   double capacity_factor_;
+  bool is_dropless_;
   torch::nn::Linear router_;
   torch::Tensor input_weight_, input_bias_, output_weight_, output_bias_;
+  torch::Tensor tokens_taken_, tokens_dropped_;  // Undefined if tokens are not counted.
 };
 TORCH_MODULE(MixtureOfExperts);
 

@@ -63,6 +63,7 @@
 #include <trireme/parallel/state_dict.h>
 #include <trireme/parallel/training_step.h>
 #include <trireme/plan/check_plan.h>
+#include <trireme/plan/expert_layouts.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/plan/transformer_layouts.h>
 #include <trireme/schedule/generators/generators.h>
@@ -79,6 +80,7 @@
 #include <trireme/tensor/redistribution/between_meshes.h>
 #include <trireme/tensor/run_replicated.h>
 #include <trireme/train/checkpoints.h>
+#include <trireme/train/count_monitor.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/learning_rate.h>
 #include <trireme/train/loss_monitor.h>

@@ -8,11 +8,13 @@
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/parallel/record/module_record.h>
 #include <trireme/parallel/record/step_record.h>
+#include <trireme/plan/expert_layouts.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/predict/fault_options.h>
 #include <trireme/predict/fused_elements.h>
 #include <trireme/predict/predict.h>
 #include <trireme/predict/simulated_step.h>
+#include <trireme/tensor/expert_axis.h>
 
 #include <ATen/Parallel.h>
 #include <apps/trireme/predict_model.h>
@@ -26,16 +28,23 @@
 namespace trireme::apps {
 namespace {
 
-Plan read_plan(const PredictTask& task, const ParameterLayouts& tensor_layouts) {
+// Returns the layouts of a model for the axes of a plan that names none.
+ParameterLayouts layouts_for(const std::vector<MeshAxis>& mesh, const PredictedModel& model) {
+  const auto has_axis = [&](const char* name) {
+    return std::ranges::find(mesh, name, &MeshAxis::name) != mesh.end();
+  };
+  return join({has_axis(kExpertAxis) ? expert_layouts(*model.module) : ParameterLayouts{},
+               has_axis("tensor") ? model.tensor_layouts : ParameterLayouts{}});
+}
+
+Plan read_plan(const PredictTask& task, const PredictedModel& model) {
   PlanSettings settings;
   config::Configuration configuration(settings);
   if (!task.plan_file.empty()) configuration.read_file(task.plan_file);
   for (const std::string& assignment : task.plan_settings) configuration.set(assignment);
   Plan& plan = settings.plan;
   if (plan.mesh.empty()) plan.mesh = {{kDataAxis, static_cast<int>(task.ranks)}};
-  const bool has_tensor_axis =
-      std::ranges::find(plan.mesh, "tensor", &MeshAxis::name) != plan.mesh.end();
-  if (plan.layouts.empty() && has_tensor_axis) plan.layouts = tensor_layouts;
+  if (plan.layouts.empty()) plan.layouts = layouts_for(plan.mesh, model);
   std::int64_t ranks = 1;
   for (const MeshAxis& axis : plan.mesh) ranks *= axis.size;
   if (ranks != task.ranks) {
@@ -49,7 +58,7 @@ Plan read_plan(const PredictTask& task, const ParameterLayouts& tensor_layouts) 
 StepRecord record_model(const PredictTask& task, const cluster::Cluster& cluster) {
   const PredictedModel model =
       make_predicted_model(task.model, task.model_settings, task.rows, dtype_of(task.dtype));
-  StepRecord record{.plan = read_plan(task, model.tensor_layouts)};
+  StepRecord record{.plan = read_plan(task, model)};
   record.module = record_module(
       *model.module, record.plan, [&] { return model.forward(model.inputs).front(); }, &cluster);
   return record;

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a small GPT to predict the next character of a text, over as many processes as it is
-// started with, validates it on the text's last tenth, and lets it write.
+// Trains a small GPT, on request with mixtures of experts, to predict the next character of a text,
+// over as many processes as it is started with. Validates it on the text's last tenth, and lets it
+// write.
 #include <models/gpt.h>
+#include <models/mixture.h>
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/data/text/character_tokenizer.h>
 #include <trireme/data/text/tokens.h>
 #include <trireme/optim/learning_rate_schedule.h>
 #include <trireme/train/checkpoints.h>
+#include <trireme/train/count_monitor.h>
 #include <trireme/train/learning_rate.h>
 #include <trireme/train/loss_monitor.h>
 #include <trireme/train/writers.h>
@@ -19,6 +22,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
 
@@ -35,7 +39,10 @@ struct Options {
   std::int64_t layers = 4;
   std::int64_t characters = 200;
   std::int64_t stages = 1;
+  std::int64_t experts = 0;
+  std::int64_t expert_ranks = 1;
   std::int64_t micro_batches = 1;
+  double dropout = 0.1;
   double learning_rate = 1e-3;
 };
 
@@ -58,8 +65,19 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--stages", options.stages,
                  "Cuts the network into so many stages, each on a rank of its own")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  auto* const experts = app.add_option(
+      "--experts", options.experts, "Experts in every second block, in place of its MLP; 0: none");
+  experts->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--expert-ranks", options.expert_ranks,
+                 "Divides experts and sequences over so many ranks")
+      ->needs(experts)
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--micro-batches", options.micro_batches, "Batches that make one step")
+      ->capture_default_str();
+  app.add_option("--dropout", options.dropout, "Share of activations that are left out")
       ->capture_default_str();
   app.add_option("--learning-rate", options.learning_rate, "Highest learning rate")
       ->capture_default_str();
@@ -82,26 +100,58 @@ std::shared_ptr<const data::Dataset> sequences(const torch::Tensor& tokens, std:
                         {"target", tokens.narrow(0, 1, count * length).view({count, length})}});
 }
 
-// All ranks along `data`, or as many pipelines as there are ranks for.
-trireme::Plan plan_for(const Options& options, std::int64_t ranks) {
+// A GPT, or one with mixtures of experts.
+struct Network {
+  std::shared_ptr<torch::nn::Module> module;
+  // Maps tokens [sequences, characters] to logits [sequences, characters, vocabulary].
+  std::function<models::MixtureOutput(const torch::Tensor&)> forward;
+};
+
+Network network_for(const Options& options, std::int64_t vocabulary) {
+  const models::GPTOptions sizes{.vocabulary = vocabulary,
+                                 .sequence = options.sequence,
+                                 .hidden = options.hidden,
+                                 .layers = options.layers,
+                                 .heads = 4,
+                                 .dropout = options.dropout};
+  if (options.experts == 0) {
+    models::GPT gpt(sizes);
+    return {gpt.ptr(), [gpt](const torch::Tensor& tokens) mutable {
+              return models::MixtureOutput{.output = gpt(tokens), .balance_loss = {}};
+            }};
+  }
+  models::MixtureGPT gpt(
+      models::MixtureOptions{.gpt = sizes, .experts = options.experts, .counts_tokens = true});
+  return {gpt.ptr(), [gpt](const torch::Tensor& tokens) mutable { return gpt(tokens); }};
+}
+
+// All ranks along `data`, or as many pipelines and groups of ranks with all experts as there are
+// ranks for.
+trireme::Plan plan_for(const Options& options, std::int64_t ranks,
+                       const torch::nn::Module& network) {
   trireme::Plan plan;
   plan.micro_batches = options.micro_batches;
-  if (options.stages > 1) {
-    plan.mesh = {{"data", static_cast<int>(ranks / options.stages)},
-                 {"pipe", static_cast<int>(options.stages)}};
+  plan.mesh = {{"data", static_cast<int>(ranks / (options.stages * options.expert_ranks))}};
+  if (options.stages > 1) plan.mesh.push_back({"pipe", static_cast<int>(options.stages)});
+  if (options.expert_ranks > 1) {
+    plan.mesh.push_back({"expert", static_cast<int>(options.expert_ranks)});
+    plan.layouts = trireme::expert_layouts(network);
   }
+  plan.broadcast_buffers = false;  // each rank counts the tokens of its own sequences
   return plan;
 }
 
 // Draws one character after the other, each from what the network thinks of the last `sequence`.
-std::string write(models::GPT& network, const data::CharacterTokenizer& characters,
+std::string write(const Network& network, const data::CharacterTokenizer& characters,
                   const Options& options) {
   const torch::NoGradGuard no_gradients;
-  network->eval();
+  network.module->eval();
+  torch::manual_seed(1);  // ranks that share experts must go on in the same way
   torch::Tensor tokens = data::encode_to_tensor(characters, options.prompt).unsqueeze(0);
   for (std::int64_t i = 0; i < options.characters; ++i) {
     const std::int64_t seen = std::min(tokens.size(1), options.sequence);
-    const auto logits = network->forward(tokens.narrow(1, tokens.size(1) - seen, seen));
+    const auto logits =
+        trireme::full(network.forward(tokens.narrow(1, tokens.size(1) - seen, seen)).output);
     const auto next = torch::multinomial(torch::softmax(logits.select(1, -1) / 0.8, -1), 1);
     tokens = torch::cat({tokens, next}, 1);
   }
@@ -112,36 +162,35 @@ void run(const Options& options) {
   const auto world = trireme::init();
   torch::manual_seed(1);
 
-  const trireme::Plan plan = plan_for(options, world.size);
-  const trireme::DataPart part = trireme::data_part(plan, world.group);
-
   const std::string text = read_all(options.texts);
   const data::CharacterTokenizer characters(text);
   const auto tokens = data::encode_to_tensor(characters, text);
+  const Network network = network_for(options, characters.vocabulary_size());
+  const trireme::Plan plan = plan_for(options, world.size, *network.module);
+  const trireme::DataPart part = trireme::data_part(plan, world.group);
+
+  // Ranks that share experts also share the sequences of a batch.
+  const std::int64_t batch = options.batch * options.expert_ranks;
   const std::int64_t split = tokens.numel() * 9 / 10;
   data::DataLoader training(sequences(tokens.narrow(0, 0, split), options.sequence));
   training.shuffle(1)
       .shard({.index = part.index, .count = part.count})
-      .batch(options.batch, data::LastBatch::kDrop)
+      .batch(batch, data::LastBatch::kDrop)
       .prefetch(2);
   data::DataLoader validation(
       sequences(tokens.narrow(0, split, tokens.numel() - split), options.sequence));
   validation
       .shard({.index = part.index, .count = part.count, .remainder = data::Remainder::kUneven})
-      .batch(options.batch);
+      .batch(batch);
 
-  models::GPT network(models::GPTOptions{.vocabulary = characters.vocabulary_size(),
-                                         .sequence = options.sequence,
-                                         .hidden = options.hidden,
-                                         .layers = options.layers,
-                                         .heads = 4,
-                                         .dropout = 0.1});
-  torch::optim::AdamW optimizer(network->parameters(), options.learning_rate);
-  const auto loss = [&](const data::Batch& batch) {
-    const auto logits = network->forward(batch["input"]);  // [sequences, characters, vocabulary]
-    return trireme::CrossEntropy()(logits.flatten(0, 1), batch["target"].flatten());
+  torch::optim::AdamW optimizer(network.module->parameters(), options.learning_rate);
+  const auto loss = [&](const data::Batch& rows) {
+    const auto [logits, balance_loss] = network.forward(rows["input"]);
+    const auto error = trireme::CrossEntropy()(logits.flatten(0, 1), rows["target"].flatten());
+    const bool is_balanced = balance_loss.defined() && network.module->is_training();
+    return is_balanced ? error + 0.01 * balance_loss : error;
   };
-  trireme::Model model(loss, network.ptr(), optimizer,
+  trireme::Model model(loss, network.module, optimizer,
                        {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = 1});
 
   const std::int64_t steps_in_epoch = training.batches() / options.micro_batches;
@@ -151,6 +200,11 @@ void run(const Options& options) {
                                  .after_warm_up(steps / 20 + 1));
   trireme::LossMonitor monitor(std::max<std::int64_t>(1, steps_in_epoch / 5));
   trireme::Callbacks callbacks{rate, monitor};
+  std::optional<trireme::CountMonitor> counts;
+  if (options.experts > 0) {
+    callbacks.emplace_back(counts.emplace(
+        trireme::CountMonitorOptions{.buffers = {"*.tokens_taken", "*.tokens_dropped"}}));
+  }
 
   const trireme::checkpoint::SaveOptions save{.folder = options.folder, .prefix = "char_gpt"};
   std::optional<trireme::Checkpoint> checkpoint;
@@ -170,8 +224,9 @@ void run(const Options& options) {
       std::cout << "validation loss " << validated << ", perplexity " << std::exp(validated)
                 << " of " << characters.vocabulary_size() << " characters\n";
     }
-    std::cout << write(network, characters, options) << std::endl;
   }
+  const std::string written = write(network, characters, options);
+  if (world.is_first()) std::cout << written << std::endl;
 }
 
 int main(int argc, char** argv) {

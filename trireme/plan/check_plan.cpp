@@ -7,6 +7,7 @@
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/verifier/verify.h>
+#include <trireme/tensor/expert_axis.h>
 
 #include <algorithm>
 #include <set>
@@ -141,13 +142,21 @@ void PlanChecker::check_axes() {
     });
     if (is_named) continue;
     const std::string meant =
-        config::did_you_mean(axis.name, {kDataAxis, kStageAxis, kContextAxis});
+        config::did_you_mean(axis.name, {kDataAxis, kStageAxis, kContextAxis, kExpertAxis});
     if (axis.size == 1 && meant.empty()) continue;
+    if (axis.name == kExpertAxis) {
+      add(join_message("plan: mesh is ", axes_of(plan_.mesh), ", and no layout names its axis ",
+                       kExpertAxis, ", so no parameters are divided along it as experts"),
+          "set plan.layouts to trireme::expert_layouts(module), or name the stacked parameters, as "
+          "in `*.mixture.input_weight -> Shard(0) on expert`; for a module without experts, put "
+          "these ranks along data");
+      continue;
+    }
     add(join_message("plan: mesh is ", axes_of(plan_.mesh), ", and no layout names its axis ",
                      axis.name,
                      "; ranks have different data along `data`, different modules along `pipe`, "
-                     "parts of sequences along `context`, and parts of parameters along axes that "
-                     "layouts name"),
+                     "parts of sequences along `context`, experts along `expert`, and parts of "
+                     "parameters along axes that layouts name"),
         meant.empty()
             ? join_message("cut parameters along it in plan.layouts; where they are whole along it "
                            "on purpose, say so by {\"*\", {{\"",

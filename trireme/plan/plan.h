@@ -55,9 +55,10 @@ struct Plan {
   /// The arrangement of ranks: axes whose sizes multiply to the number of ranks, the last one
   /// varying fastest. Along `data`, each rank trains on its own part of the data. Along `pipe`,
   /// each rank has one or more stages of the module. Along `context`, ranks have parts of the
-  /// sequence of [batch, sequence, …], from the first embedding or linear layer on. Along all other
-  /// axes, ranks work together on one part of the data, as `layouts` says, which must name each of
-  /// them. Empty: all ranks along `data`.
+  /// sequence of [batch, sequence, …], from the first embedding or linear layer on. Along `expert`,
+  /// they have some of its rows in the same way, and the experts that `layouts` divides along it
+  /// (expert_layouts()). Along all other axes, ranks work together on one part of the data, as
+  /// `layouts` says, which must name each of them. Empty: all ranks along `data`.
   std::vector<MeshAxis> mesh{};
 
   /// The layouts of parameters and buffers along the other axes (tensor parallelism). Parameters

@@ -81,6 +81,20 @@ TEST(PredictCommand, TakesMixturesAndImagesAlongTensor) {
               HasSubstr("68.9 million"));
 }
 
+TEST(PredictCommand, TakesMixturesAlongExpert) {
+  const std::string sizes =
+      "--set layers=4 --set hidden=256 --set heads=4 --set sequence=128 -n 4 ";
+  for (const char* mesh : {R"(["data=2","expert=2"])", R"(["expert=2","tensor=2"])"}) {
+    const Finished finished =
+        predict("--model mixture --set experts=4 " + sizes + "--plan-set 'mesh=" + mesh + "'");
+    EXPECT_EQ(finished.code, 0) << finished.output;
+    EXPECT_THAT(finished.output, HasSubstr("layouts")) << mesh;
+  }
+  const Finished dense = predict("--model gpt " + sizes + "--plan-set 'mesh=[\"expert=4\"]'");
+  EXPECT_NE(dense.code, 0);
+  EXPECT_THAT(dense.output, HasSubstr("expert_layouts: models::GPTImpl has no module"));
+}
+
 TEST(PredictCommand, WritesATraceAndAPicture) {
   const TemporaryFolder folder;
   const std::string trace = folder / "step.json";

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor parallelism on accelerators, together with data parallelism and ZeRO, against the same on
 // the CPU.
+#include <models/mixture.h>
 #include <trireme/parallel/parallelize.h>
+#include <trireme/plan/expert_layouts.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <tests/ranks/devices/test_device.h>
@@ -117,6 +119,45 @@ TEST_P(TensorParallelOnDevices, AttendsAsOnTheCpu) {
         return values;
       },
       1e-5);
+}
+
+// Tokens travel to the ranks of their experts.
+TEST_P(TensorParallelOnDevices, MixesExpertsAsOnTheCpu) {
+  compare_with_cpu(
+      2,
+      [](const Group& group, at::Device device) {
+        models::MixtureOfExperts mixture(models::MixtureOptions{
+            .gpt = {.hidden = 8, .heads = 2}, .experts = 4, .counts_tokens = true});
+        {
+          const torch::NoGradGuard no_grad;
+          int place = 0;
+          for (auto& parameter : mixture->parameters()) {
+            const auto numbers = torch::arange(parameter.numel(), torch::kDouble);
+            const auto values = (numbers * (0.37 + ++place)).sin().reshape(parameter.sizes());
+            parameter.set_data(values.to(device));
+          }
+          for (auto& buffer : mixture->buffers()) buffer.set_data(buffer.to(device));
+        }
+        const auto parallel = parallelize(
+            *mixture, {.mesh = {{"expert", 2}}, .layouts = expert_layouts(*mixture)}, group);
+        torch::optim::SGD optimizer(mixture->parameters(), torch::optim::SGDOptions(0.1));
+        std::vector<torch::Tensor> values;
+        for (int step = 0; step < 2; ++step) {
+          optimizer.zero_grad();
+          const auto x = (torch::arange(4 * 5 * 8, torch::kDouble) * (step + 0.7)).cos();
+          const auto [output, balance_loss] = mixture(x.reshape({4, 5, 8}).to(device));
+          const auto loss = output.square().mean() + 0.01 * balance_loss;
+          loss.backward();
+          values.push_back(full(loss.detach()));
+          optimizer.step();
+        }
+        for (const auto& parameter : mixture->parameters()) {
+          values.push_back(full(parameter.detach()).clone());
+        }
+        for (const auto& buffer : mixture->buffers()) values.push_back(full(buffer).clone());
+        return values;
+      },
+      1e-12);
 }
 
 TEST_P(TensorParallelOnDevices, ChangesLayoutsAsOnTheCpu) {

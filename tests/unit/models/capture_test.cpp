@@ -5,10 +5,13 @@
 #include <models/mixture.h>
 #include <models/resnet.h>
 #include <models/vit.h>
+#include <trireme/base/error.h>
 #include <trireme/graph/cut.h>
 #include <trireme/parallel/deferred.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
 #include <tests/unit/graph/replays.h>
 
 #include <cstdint>
@@ -19,6 +22,8 @@
 namespace models {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using trireme::graph::Graph;
 using trireme::graph::ModuleStage;
 using trireme::test::Subject;
@@ -183,6 +188,18 @@ TEST(CaptureMixture, GivesTheSameBitsInStages) {
         language_model(net, {torch::randint(31, {2, 12}), torch::randint(31, {2, 12})}),
         "token_embedding", 4);
   }
+}
+
+TEST(CaptureMixture, IsRefusedWithoutCapacity) {
+  const MixtureGPT net(MixtureOptions{
+      .gpt = {.vocabulary = 31, .sequence = 12, .hidden = 16, .layers = 2, .heads = 4},
+      .experts = 4,
+      .is_dropless = true});
+  const Subject subject =
+      language_model(net, {torch::randint(31, {2, 12}), torch::randint(31, {2, 12})});
+  EXPECT_THAT(trireme::test::message_of<trireme::UsageError>([&] { captured(subject); }),
+              AllOf(HasSubstr("a mixture with is_dropless was given [2, 12, 16] without memory"),
+                    HasSubstr("capacity_factor to 2 so that no token is dropped")));
 }
 
 TEST(CaptureMixture, HasTheFlopsOfItsFormula) {

@@ -121,6 +121,109 @@ TEST(Mixture, LeavesOutTokensThatExceedTheCapacity) {
   EXPECT_NEAR(balance_loss.item<double>(), 4 * probability, 1e-5);
 }
 
+// Each token by itself: the outputs of its experts, weighted by their probabilities.
+torch::Tensor token_by_token(MixtureOfExperts& mixture, const torch::Tensor& features,
+                             std::int64_t per_token) {
+  const auto parameters = mixture->named_parameters();
+  std::vector<torch::Tensor> outputs;
+  for (const auto& token : features.flatten(0, 1).unbind()) {
+    const auto probabilities = parameters["router.weight"].mv(token).softmax(0);
+    const auto [highest, chosen] = probabilities.topk(per_token);
+    auto output = torch::zeros_like(token);
+    for (std::int64_t i = 0; i < per_token; ++i) {
+      const auto expert = chosen[i].item<std::int64_t>();
+      const auto of_expert = [&](const char* name) { return parameters[name][expert]; };
+      const auto widened =
+          torch::gelu(token.matmul(of_expert("input_weight")) + of_expert("input_bias")[0]);
+      const auto result = widened.matmul(of_expert("output_weight")) + of_expert("output_bias")[0];
+      output = output + result * (per_token == 1 ? highest[i] : highest[i] / highest.sum());
+    }
+    outputs.push_back(output);
+  }
+  return torch::stack(outputs).view(features.sizes());
+}
+
+// Gradients of the features and of all parameters.
+std::vector<torch::Tensor> gradients_of(const torch::Tensor& output, MixtureOfExperts& mixture,
+                                        const torch::Tensor& features) {
+  std::vector<torch::Tensor> inputs = mixture->parameters();
+  inputs.push_back(features);
+  return torch::autograd::grad({output.square().sum()}, inputs);
+}
+
+TEST(Mixture, WithoutCapacityIsThatOfEachTokenByItself) {
+  for (const std::int64_t per_token : {1, 2, 3}) {
+    torch::manual_seed(5);
+    auto options = small_mixture(per_token, /*capacity_factor=*/0.1);
+    options.is_dropless = true;
+    MixtureOfExperts mixture(options);
+    // A capacity for all tokens of a row drops nothing either.
+    options.is_dropless = false;
+    options.capacity_factor = 4.0 / static_cast<double>(per_token);
+    MixtureOfExperts other(options);
+    {
+      const torch::NoGradGuard no_grad;
+      fill_randomly(*mixture);
+      // Expert 3 is chosen by no token if there are others, so that its gradients are zeros.
+      mixture->named_parameters()["router.weight"][3].fill_(0);
+      mixture->named_parameters()["router.weight"][3][0] = -100;
+      const auto parameters = mixture->parameters();
+      auto copies = other->parameters();
+      for (std::size_t i = 0; i < copies.size(); ++i) copies[i].copy_(parameters[i]);
+    }
+    mixture->to(torch::kDouble);
+    other->to(torch::kDouble);
+    auto features = torch::randn({2, 12, 16}, torch::kDouble);
+    features.select(2, 0).fill_(1);
+    features.requires_grad_();
+    const auto [output, balance_loss] = mixture(features);
+    const auto expected = token_by_token(mixture, features, per_token);
+    EXPECT_TRUE(torch::allclose(output, expected, 1e-12, 1e-12));
+    const auto expected_gradients = gradients_of(expected, mixture, features);
+    const auto gradients = gradients_of(output, mixture, features);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(gradients[i], expected_gradients[i], 1e-10, 1e-12)) << i;
+    }
+    const auto same = other(features);
+    EXPECT_TRUE(torch::allclose(same.output, output, 1e-12, 1e-12));
+    EXPECT_TRUE(torch::allclose(same.balance_loss, balance_loss, 1e-12, 1e-12));
+  }
+}
+
+TEST(Mixture, WithoutCapacityCountsAllTokens) {
+  auto options = small_mixture(2, 1);
+  options.is_dropless = true;
+  options.counts_tokens = true;
+  MixtureOfExperts mixture(options);
+  mixture(torch::randn({2, 12, 16}));
+  const auto buffers = mixture->named_buffers();
+  EXPECT_EQ(buffers["tokens_taken"].sum().item<std::int64_t>(), 48);
+  EXPECT_EQ(buffers["tokens_dropped"].sum().item<std::int64_t>(), 0);
+}
+
+TEST(Mixture, CountsWhatExpertsTakeAndDrop) {
+  torch::manual_seed(2);
+  EXPECT_TRUE(MixtureGPT(small_mixture(1, 1))->named_buffers().is_empty());
+  auto options = small_mixture(1, 1);  // 12 / 4 = 3 tokens of a row for each expert
+  options.counts_tokens = true;
+  MixtureOfExperts mixture(options);
+  fill_randomly(*mixture);
+  auto features = torch::randn({2, 12, 16});
+  features.select(2, 0).fill_(1);
+  {
+    const torch::NoGradGuard no_grad;
+    auto router = mixture->named_parameters()["router.weight"];
+    router.zero_();
+    router[2][0] = 1;  // expert 2
+  }
+  for (int i = 0; i < 2; ++i) mixture(features);
+  mixture->eval();
+  mixture(features);
+  const auto buffers = mixture->named_buffers();
+  EXPECT_TRUE(buffers["tokens_taken"].equal(torch::tensor({0, 0, 12, 0})));
+  EXPECT_TRUE(buffers["tokens_dropped"].equal(torch::tensor({0, 0, 36, 0})));
+}
+
 TEST(Mixture, MapsEachRowByItself) {
   torch::manual_seed(3);
   const torch::NoGradGuard no_grad;

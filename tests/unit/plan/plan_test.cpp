@@ -116,6 +116,23 @@ TEST(Plan, AnAxisContextNeedsNoLayouts) {
               HasSubstr("sequence attention   heads\n"));
 }
 
+TEST(Plan, AnAxisExpertNeedsLayoutsOfExperts) {
+  Plan plan = {.mesh = {{"data", 2}, {"expert", 2}}};
+  EXPECT_THAT(error_of(plan, 4),
+              AllOf(HasSubstr("mesh is data=2, expert=2, and no layout names its axis expert"),
+                    HasSubstr("trireme::expert_layouts(module)")));
+  EXPECT_THAT(error_of({.mesh = {{"experts", 2}}}, 2), HasSubstr("did you mean 'expert'?"));
+  plan.sync_batch_norm = true;
+  EXPECT_THAT(error_of(plan, 4), AllOf(HasSubstr("cannot be carried out, for 2 reasons"),
+                                       HasSubstr("axis expert"), HasSubstr("sync_batch_norm")));
+  plan = {.mesh = {{"data", 2}, {"expert", 2}},
+          .layouts = {{"*.mixture.input_weight", {"expert", Shard{0}}}}};
+  for (const PlanEntry entry : {PlanEntry::kParallelize, PlanEntry::kTrainingStep}) {
+    EXPECT_THAT(plan_problems(plan, {.ranks = 4, .entry = entry}), ::testing::IsEmpty());
+  }
+  EXPECT_TRUE(shares_work(plan));
+}
+
 TEST(Plan, CutsStateAmongRanksAlongData) {
   Plan plan = on_mesh({{"data", 4}, {"tensor", 2}});
   plan.shard_ranks = 8;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/report/page/run_charts.h>
 
+#include <trireme/base/text.h>
 #include <trireme/report/page/summary.h>
 
 #include <algorithm>
@@ -36,6 +37,16 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kSameAsCh
 Unit unit_of(std::string_view scalar) {
   const bool is_bytes = scalar.starts_with("memory/") || scalar.ends_with("bytes");
   return is_bytes ? Unit::kBytes : Unit::kNumber;
+}
+
+// Returns the parts of a name like `tokens/3`. The rates of an optimizer's groups are charts of
+// their own.
+std::optional<std::pair<std::string, int>> element_of(const std::string& name) {
+  const std::size_t slash = name.rfind('/');
+  if (slash == std::string::npos || name.starts_with("learning_rate/")) return {};
+  const auto index = parse_number<int>(std::string_view(name).substr(slash + 1));
+  if (!index || *index < 0) return {};
+  return std::pair(name.substr(0, slash), *index);
 }
 
 using NumberOf = std::function<std::optional<double>(const StepRecord&)>;
@@ -222,14 +233,12 @@ class Builder {
           }))
         names.erase(std::string(name));
     }
-    std::vector<Chart> charts;
+    std::erase_if(later, [&](const std::string& name) { return names.contains(name); });
+    std::vector<Chart> charts = of_elements(names);
+    charts.resize(std::min(charts.size(), kMostScalars));
     for (const std::string& name : names) {
       if (charts.size() == kMostScalars) return charts;
-      charts.push_back(of_ranks(name, unit_of(name), [&name](const StepRecord& step) {
-        const auto found = step.scalars.find(name);
-        return found == step.scalars.end() ? std::nullopt : std::optional(found->second);
-      }));
-      later.erase(name);
+      charts.push_back(of_ranks(name, unit_of(name), scalar(name)));
     }
     for (const std::string& name : later) {
       if (charts.size() == kMostScalars) return charts;
@@ -241,6 +250,66 @@ class Builder {
   const RunLog& run() const { return run_; }
 
  private:
+  static NumberOf scalar(const std::string& name) {
+    return [name](const StepRecord& step) {
+      const auto found = step.scalars.find(name);
+      return found == step.scalars.end() ? std::nullopt : std::optional(found->second);
+    };
+  }
+
+  // Returns the points of a scalar that is the same on all ranks that logged it, or no points.
+  std::vector<Point> common_points(const std::string& name) const {
+    std::vector<std::vector<Point>> ranks;
+    for (const RankLog& rank : run_.ranks) {
+      auto points = points_of(rank, scalar(name));
+      if (!points.empty()) ranks.push_back(std::move(points));
+    }
+    return ranks.empty() || !are_equal(ranks) ? std::vector<Point>() : std::move(ranks.front());
+  }
+
+  // Returns one chart for all elements of a name, as of `tokens/0`, `tokens/1` …, if they are the
+  // same on all ranks, and removes these names.
+  std::vector<Chart> of_elements(std::set<std::string>& names) const {
+    std::map<std::string, std::map<int, std::string>> elements;
+    for (const std::string& name : names) {
+      if (const auto element = element_of(name)) elements[element->first][element->second] = name;
+    }
+    std::vector<Chart> charts;
+    for (const auto& [base, members] : elements) {
+      std::vector<std::vector<Point>> all;
+      for (const auto& [index, name] : members) all.push_back(common_points(name));
+      const bool has_gap =
+          std::ranges::any_of(all, [](const auto& points) { return points.empty(); });
+      if (members.size() < 2 || has_gap) continue;
+      charts.push_back(of_members(base, members, all));
+      for (const auto& [index, name] : members) names.erase(name);
+    }
+    return charts;
+  }
+
+  Chart of_members(const std::string& base, const std::map<int, std::string>& members,
+                   const std::vector<std::vector<Point>>& points) const {
+    const bool is_drawn = members.size() <= kMostCurves;
+    Chart chart = blank(base, "by index, the same on all ranks", unit_of(base),
+                        is_drawn ? members.size() : 1);
+    chart.has_bands = !is_drawn;
+    chart.has_legend = is_drawn;
+    if (!is_drawn) {
+      chart.note = "mean of " + std::to_string(members.size()) + ", between lowest and highest";
+      std::vector<Point> all;
+      for (const auto& each : points) all.insert(all.end(), each.begin(), each.end());
+      chart.series.push_back(one("mean", "plain", chart, all));
+      return chart;
+    }
+    std::size_t position = 0;
+    for (const auto& [index, name] : members) {
+      chart.series.push_back(
+          one(std::to_string(index), rank_style(index), chart, points[position]));
+      ++position;
+    }
+    return chart;
+  }
+
   Chart later_scalar(const std::string& name) const {
     Chart chart = blank(name, "", unit_of(name), 1);
     chart.has_legend = false;

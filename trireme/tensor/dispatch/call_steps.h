@@ -39,8 +39,10 @@ inline void note_view(const OperatorFacts& facts, const Scan& scan) {
   if (facts.returns_view && scan.inputs[0].meta != nullptr) scan.inputs[0].meta->is_own = false;
 }
 
-/// Returns true if an input that was Partial should keep the values that were reduced for this
-/// call. The next operator need not reduce it again then. The answer is the same on all ranks.
+/// Returns true if an input should keep the local tensor and the layout that it was given for this
+/// call: it was Partial and has been reduced, or was sharded along another dim for a preferred
+/// strategy. The next operator need not communicate again then. The answer is the same on all
+/// ranks.
 bool stays_complete(const OperatorFacts& facts, const Decision& decision, const Scan& scan,
                     std::size_t input);
 

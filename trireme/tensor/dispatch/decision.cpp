@@ -9,6 +9,7 @@
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dispatch/planned_layouts.h>
 #include <trireme/tensor/dispatch/rule_checks.h>
+#include <trireme/tensor/expert_axis.h>
 #include <trireme/tensor/rules/rule_table.h>
 #include <trireme/tensor/sequence_attention.h>
 
@@ -275,7 +276,14 @@ void set_layouts(Decision& decision, const Part& part,
   for (std::size_t i = 0; i < part.inputs.size(); ++i) {
     c10::SmallVector<Placement, 4> placements;
     for (const Strategy& strategy : strategy_of_axis) placements.push_back(strategy.inputs[i]);
-    decision.inputs[part.inputs[i]].target = assemble(decision.mesh, placements, order);
+    InputDecision& decided = decision.inputs[part.inputs[i]];
+    decided.target = assemble(decision.mesh, placements, order);
+    for (std::size_t axis = 0; axis < strategy_of_axis.size(); ++axis) {
+      const Placement& now = part.current[i][static_cast<int>(axis)];
+      const bool is_moved =
+          now.is_shard() && placements[axis].is_shard() && now.dim() != placements[axis].dim();
+      decided.stays = decided.stays || (is_moved && strategy_of_axis[axis].is_preferred);
+    }
   }
   for (std::size_t i = 0; i < part.outputs.size(); ++i) {
     c10::SmallVector<Placement, 4> placements;
@@ -468,9 +476,9 @@ bool needs_decision(const Rule* rule, const Layout& replicated) {
   if (rule == nullptr) return false;
   const DeviceMesh::State& mesh = *replicated.mesh_state();
   if (rule->kernel != nullptr || has_planned_layouts(mesh)) return true;
-  if (!rule->begins_sequences) return false;
+  if (!rule->begins_shards) return false;
   for (int axis = 0; axis < static_cast<int>(mesh.axes.size()); ++axis) {
-    if (shards_sequences(mesh, axis)) return true;
+    if (shards_sequences(mesh, axis) || shards_experts(mesh, axis)) return true;
   }
   return false;
 }

@@ -36,6 +36,7 @@ struct InputDecision {
   Layout target;                       ///< the layout that the strategy asks for
   std::optional<Redistribution> path;  ///< to the target; absent if the input has it already
   std::optional<Redistribution> back;  ///< from the target, for a written tensor that was moved
+  bool stays = false;  ///< sharded along another dim for a preferred strategy, and stays so
 };
 
 /// How one result of a call becomes a distributed tensor.

@@ -138,9 +138,10 @@ bool stays_complete(const OperatorFacts& facts, const Decision& decision, const 
   if (slot.meta == nullptr || !decided.path || !slot.meta->is_own) return false;
   const Layout& from = slot.meta->layout;
   const Layout& to = decided.target;
-  if (!from.has_partial() || to.has_partial()) return false;
+  if (to.has_partial() || (!from.has_partial() && !decided.stays)) return false;
   for (int axis = 0; axis < static_cast<int>(from.placements().size()); ++axis) {
-    if (!from[axis].is_partial() && from[axis] != to[axis]) return false;
+    const bool stays = decided.stays && from[axis].is_shard() && to[axis].is_shard();
+    if (!from[axis].is_partial() && !stays && from[axis] != to[axis]) return false;
   }
   // A tensor that the call wrote to or may have returned no longer has the value. A tensor may be
   // among the arguments twice and be written to as only one of them.
@@ -201,10 +202,11 @@ class Unwrapping {
     }
   }
 
-  // Keeps the reduced values of Partial inputs in the tensors themselves (stays_complete).
+  // Keeps reduced and moved values of inputs in the tensors themselves (stays_complete).
   void keep_completed(const Decision& decision) const {
     for (const auto& [index, wrapper] : completed_) {
-      if (!distributed_meta(wrapper).layout.has_partial()) continue;  // the same tensor twice
+      const Layout& now = distributed_meta(wrapper).layout;
+      if (now == decision.inputs[index].target) continue;  // the same tensor twice
       keep_complete(wrapper, locals_[index], decision.inputs[index].target);
     }
   }

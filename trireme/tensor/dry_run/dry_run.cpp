@@ -159,7 +159,7 @@ struct DryRun::Impl {
     int call = -1;
   };
 
-  // An input that is reduced for a call and keeps the reduced values (stays_complete).
+  // An input that is redistributed for a call and stays so (stays_complete).
   struct Completion {
     at::Tensor tensor;
     Layout layout;
@@ -429,8 +429,8 @@ void DryRun::Impl::remember(const OperatorFacts& facts, const Scan& scan,
   for (std::size_t i = 0; i < made.size(); ++i) outputs[i].value = described(made[i]).value;
 }
 
-// Returns the inputs that keep their reduced values. They get other local tensors, so their origins
-// have to be carried over.
+// Returns the inputs that keep what they were redistributed to. They get other local tensors, so
+// their origins have to be carried over.
 DryRun::Impl::Completed DryRun::Impl::completed(const OperatorFacts& facts, const Scan& scan,
                                                 const Decision* decision) {
   Completed all;
@@ -526,7 +526,7 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     completed = impl_->completed(*facts, scan, prediction.decision.get());
     if (impl_->mode == Mode::kInstead) {
       for (const Impl::Completion& completion : completed) {
-        if (!distributed_meta(completion.tensor).layout.has_partial()) continue;
+        if (distributed_meta(completion.tensor).layout == completion.layout) continue;
         keep_complete(completion.tensor, meta_part(completion.tensor, completion.layout),
                       completion.layout);
       }

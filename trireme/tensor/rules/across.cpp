@@ -2,6 +2,7 @@
 #include <trireme/tensor/rules/across.h>
 
 #include <trireme/tensor/axis_links.h>
+#include <trireme/tensor/expert_axis.h>
 #include <trireme/tensor/sequence_attention.h>
 
 #include <algorithm>
@@ -130,13 +131,19 @@ Placement placed_along(const at::Tensor& input, c10::IntArrayRef result_sizes, s
   return has_dim ? Placement(Shard{static_cast<int>(own)}) : Placement(Replicate{});
 }
 
-bool begins_sequence(const AxisCall& axis, int features, int weight) {
+int dim_to_begin(const AxisCall& axis, int features, int weight) {
+  const DeviceMesh::State& mesh = *axis.layouts[0].mesh().state();
+  const bool is_of_sequences = shards_sequences(mesh, axis.axis);
+  if (!is_of_sequences && !shards_experts(mesh, axis.axis)) return -1;
   const auto is_whole = [&](int input) {
     return axis.layouts[static_cast<std::size_t>(input)][axis.axis].is_replicate();
   };
-  return shards_sequences(*axis.layouts[0].mesh().state(), axis.axis) && is_whole(features) &&
-         is_whole(weight) && axis.call.input(features).dim() > 1 &&
-         axis.call.input(features).size(1) >= axis.ranks;
+  const int dim = is_of_sequences ? 1 : 0;
+  // A tensor of one dim has features or positions, and no rows.
+  const bool can_begin = is_whole(features) && is_whole(weight) &&
+                         axis.call.input(features).dim() > 1 &&
+                         axis.call.input(features).size(dim) >= axis.ranks;
+  return can_begin ? dim : -1;
 }
 
 at::ScalarType wide_type(at::ScalarType type) {

@@ -67,10 +67,11 @@ void place(Strategy& strategy, const Call& call, std::string_view argument_name,
 /// broadcast to the result: Replicate if the input does not have the dim.
 Placement placed_along(const at::Tensor& input, c10::IntArrayRef result_sizes, std::int64_t dim);
 
-/// Returns true if this axis shards sequences (kContextAxis), and an operator on features and a
-/// weight that are both whole along it should begin to do so: along dim 1 of the features, which
-/// has an element for each rank.
-bool begins_sequence(const AxisCall& axis, int features, int weight);
+/// Returns the dim of the features that an operator should begin to shard along this axis, if
+/// features and weight are both whole along it: dim 1 where the axis shards sequences
+/// (kContextAxis), dim 0 where it shards rows (kExpertAxis). Returns -1 along other axes, and if
+/// the dim has fewer elements than there are ranks.
+int dim_to_begin(const AxisCall& axis, int features, int weight);
 
 /// Returns the dtype in which values of `type` are summed: float for half precision, else `type`.
 at::ScalarType wide_type(at::ScalarType type);

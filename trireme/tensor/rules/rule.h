@@ -110,7 +110,8 @@ struct Strategy {
   /// Estimated seconds of the kernel's messages, and of bringing its results where they are needed.
   /// Added to the cost of redistributing the inputs.
   double seconds = 0;
-  /// Chosen before all strategies that are not, whatever they cost.
+  /// Chosen before all strategies that are not, whatever they cost. An input that is sharded along
+  /// another dim for it stays so afterwards, since what follows will prefer the same.
   bool is_preferred = false;
 };
 
@@ -242,8 +243,8 @@ struct Rule {
   bool lists_all = false;
 
   /// The strategies ask for shards of inputs that are whole, on a mesh with an axis along which
-  /// sequences are sharded (begins_sequence()).
-  bool begins_sequences = false;
+  /// sequences or rows begin to be sharded (dim_to_begin()).
+  bool begins_shards = false;
 
   /// Always runs instead of the operator, also where everything is replicated (random numbers).
   LocalKernel kernel = nullptr;

@@ -122,6 +122,28 @@ TEST(Curves, ShowWhatCallbacksLogged) {
   EXPECT_EQ(chart_called(charts, "f1").series[0].columns[0].mean, 0.5);
 }
 
+TEST(Curves, ShowTheElementsOfANameInOneChart) {
+  RunLog run = run_of(2, 10);
+  for (RankLog& rank : run.ranks) {
+    for (StepRecord& step : rank.steps) {
+      step.scalars = {{"taken/0", 3.0},     {"taken/1", 5.0}, {"taken/10", 7.0}, {"other/0", 1.0},
+                      {"own/0", rank.rank}, {"own/1", 2.0},   {"taken/x", 4.0}};
+      for (int i = 0; i < 20; ++i) step.scalars["many/" + std::to_string(i)] = i;
+    }
+  }
+  const auto charts = curves_of(run);
+  const Chart taken = chart_called(charts, "taken");
+  ASSERT_THAT(taken.series, SizeIs(3));
+  EXPECT_EQ(taken.series[2].name, "10");
+  EXPECT_EQ(taken.series[2].columns[0].mean, 7);
+  const Chart many = chart_called(charts, "many");
+  ASSERT_THAT(many.series, SizeIs(1));
+  EXPECT_EQ(many.note, "mean of 20, between lowest and highest");
+  EXPECT_EQ(many.series[0].columns[0].high, 19);
+  // One element alone, elements that ranks have differently, and what is no number stay apart.
+  EXPECT_THAT(titles_of(charts), testing::IsSupersetOf({"other/0", "own/0", "own/1", "taken/x"}));
+}
+
 TEST(Curves, MarkFailuresAndWhereARunWentOn) {
   const TemporaryFolder folder;
   write_run(folder.path(), 2, 10);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of operators that make a tensor like another: *_like operators keep its layout, and new_*
 // operators return replicated tensors unless the shape is the same.
+#include <trireme/tensor/expert_axis.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/sizes.h>
 
@@ -18,12 +19,23 @@ Rule like() {
   }};
 }
 
+// Returns true if the axis shards rows, and the result has as many of them as the input. It may
+// have other dims: the slots of experts are made from features.
+bool is_of_rows(const AxisCall& axis) {
+  const at::Tensor& input = axis.call.input(0);
+  const at::Tensor& output = axis.call.output(0);
+  return axis.layouts[0][axis.axis].is_shard(0) && output.dim() > 0 &&
+         output.size(0) == input.size(0) &&
+         shards_experts(*axis.layouts[0].mesh().state(), axis.axis);
+}
+
 // new_zeros and others with given sizes, which are local sizes on local tensors.
 Rule new_of_sizes() {
   return {.strategies =
               [](const AxisCall& axis, std::vector<Strategy>& strategies) {
                 const Placement& current = axis.layouts[0][axis.axis];
-                const bool has_shape = axis.call.output(0).sizes() == axis.call.input(0).sizes();
+                const bool has_shape =
+                    axis.call.output(0).sizes() == axis.call.input(0).sizes() || is_of_rows(axis);
                 Strategy& strategy = strategies.emplace_back();
                 strategy.inputs.push_back(current);
                 strategy.outputs.push_back(

@@ -94,7 +94,7 @@ void embedding_strategies(const AxisCall& axis, std::vector<Strategy>& strategie
                                 axis.layouts[0][axis.axis].is_shard(0));
   for (int dim = 0; dim < static_cast<int>(indices.dim()); ++dim) {
     strategies.push_back({{Replicate{}, Shard{dim}}, {Shard{dim}}});
-    strategies.back().is_preferred = dim == 1 && begins_sequence(axis, 1, 0);
+    strategies.back().is_preferred = dim == dim_to_begin(axis, 1, 0);
   }
   strategies.push_back({{Shard{1}, Replicate{}}, {Shard{static_cast<int>(indices.dim())}}});
   strategies.push_back({{Shard{0}, Replicate{}}, {Partial{}}, look_up_own_rows});
@@ -199,7 +199,7 @@ void add_embedding_rules(NamedRules& rules) {
   FamilyRules family(rules, "embeddings");
   family.add(
       "embedding",
-      {.strategies = embedding_strategies, .shapes = embedding_shape, .begins_sequences = true});
+      {.strategies = embedding_strategies, .shapes = embedding_shape, .begins_shards = true});
   // A kernel of the rule, since the rows may be sharded though gradient and indices are whole.
   family.add({"embedding_backward", "embedding_dense_backward"},
              {.strategies = embedding_backward_strategies,

@@ -21,9 +21,10 @@ void linear_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) 
   }
   const std::size_t first = strategies.size();
   add_strategies(axis.call, contraction, strategies);
-  // The second letter is the sequence of [batch, sequence, features].
-  if (axis.call.input(0).dim() == 3 && begins_sequence(axis, 0, 1)) {
-    strategies[first + 1].is_preferred = true;
+  // The letters of [batch, sequence, features] are those of its dims in order.
+  const int begun = dim_to_begin(axis, 0, 1);
+  if (begun == 0 || (begun == 1 && axis.call.input(0).dim() == 3)) {
+    strategies[first + static_cast<std::size_t>(begun)].is_preferred = true;
   }
 }
 
@@ -81,7 +82,7 @@ double linear_backward_flops(const Call& call) {
 void add_linear_rules(NamedRules& rules) {
   FamilyRules family(rules, "matrix products");
   family.add("linear",
-             {.strategies = linear_strategies, .flops = linear_flops, .begins_sequences = true});
+             {.strategies = linear_strategies, .flops = linear_flops, .begins_shards = true});
   family.add("linear_backward", {.strategies = linear_backward_strategies,
                                  .shapes = linear_backward_shapes,
                                  .flops = linear_backward_flops,

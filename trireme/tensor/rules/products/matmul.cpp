@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products: mm, bmm, addmm and others; matmul is kept whole.
+#include <trireme/tensor/expert_axis.h>
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 namespace trireme::tensor {
 namespace {
@@ -31,6 +33,36 @@ Contraction parse(const std::string& equation) {
   return contraction;
 }
 
+// A factor of a product of stacked matrices, and its dim along which products are summed.
+struct Factor {
+  int input;
+  int summed;
+};
+
+// Returns true if a product of stacked matrices [experts, …] should be computed where the experts
+// are: a factor is sharded along dim 0, or along the rows of a gradient, which are summed.
+// Otherwise matrices could be gathered where that is less to send.
+bool stays_with_experts(const AxisCall& axis, std::initializer_list<Factor> factors) {
+  if (!shards_experts(*axis.layouts[0].mesh().state(), axis.axis)) return false;
+  return std::ranges::any_of(factors, [&](const Factor& factor) {
+    const Placement& placement = axis.layouts[static_cast<std::size_t>(factor.input)][axis.axis];
+    return placement.is_shard(0) || placement.is_shard(factor.summed);
+  });
+}
+
+// Prefers the strategies from `first` on that shard the matrices of both factors, where experts
+// are.
+void prefer_experts(const AxisCall& axis, int factor, int other, std::size_t first,
+                    std::vector<Strategy>& strategies) {
+  const bool is_stacked = axis.call.input(factor).dim() == 3 && axis.call.input(other).dim() == 3;
+  if (!is_stacked || !stays_with_experts(axis, {{factor, 2}, {other, 1}})) return;
+  for (std::size_t i = first; i < strategies.size(); ++i) {
+    const auto& placed = strategies[i].inputs;
+    strategies[i].is_preferred = placed[static_cast<std::size_t>(factor)].is_shard(0) &&
+                                 placed[static_cast<std::size_t>(other)].is_shard(0);
+  }
+}
+
 // Returns the rule of a product given by its equation.
 Rule product(const std::string& equation, const std::vector<int>& linear,
              const std::vector<int>& added = {}) {
@@ -46,7 +78,10 @@ Rule product(const std::string& equation, const std::vector<int>& linear,
                   const auto dims = static_cast<std::size_t>(axis.call.input(input).dim());
                   letters = letters.substr(letters.size() - std::min(letters.size(), dims));
                 }
+                const std::size_t first = strategies.size();
                 add_strategies(axis.call, transposed, strategies);
+                const int factors = axis.call.num_inputs();
+                prefer_experts(axis, factors - 2, factors - 1, first, strategies);
               },
           .flops =
               [](const Call& call) {
@@ -87,11 +122,15 @@ void matmul_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) 
       axis.call,
       {.inputs = {{terms.self}, {terms.other}}, .outputs = {{terms.result}}, .linear = {0, 1}},
       strategies);
-  // A linear layer: the second letter is the sequence of [batch, sequence, features].
-  if (axis.call.input(0).dim() == 3 && axis.call.input(1).dim() == 2 &&
-      begins_sequence(axis, 0, 1)) {
-    strategies[first + 1].is_preferred = true;
+  const std::int64_t dims = axis.call.input(0).dim();
+  if (axis.call.input(1).dim() == 2) {
+    // A linear layer: the letters of [batch, sequence, features] are those of its dims in order.
+    const int begun = dim_to_begin(axis, 0, 1);
+    if (begun == 0 || (begun == 1 && dims == 3)) {
+      strategies[first + static_cast<std::size_t>(begun)].is_preferred = true;
+    }
   }
+  prefer_experts(axis, 0, 1, first, strategies);
 }
 
 double matmul_flops(const Call& call) {
@@ -107,11 +146,13 @@ double matmul_backward_flops(const Call& call) {
 // The inputs are grad, self and other; the outputs the gradients of self and other, if wanted.
 void matmul_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const MatmulTerms terms = matmul_terms(axis.call.input(1), axis.call.input(2));
+  const std::size_t first = strategies.size();
   add_strategies(axis.call,
                  {.inputs = {{terms.result}, {terms.self}, {terms.other}},
                   .outputs = {{terms.self, {0, 2}}, {terms.other, {0, 1}}},
                   .linear = {0}},
                  strategies);
+  prefer_experts(axis, 1, 2, first, strategies);
 }
 
 std::vector<at::Tensor> matmul_backward_shapes(const Call& call) {
@@ -146,7 +187,7 @@ void add_matmul_rules(NamedRules& rules) {
   family.add("baddbmm", product("bmn,bmk,bkn->bmn", {1, 2}, {0}));
   family.add("addbmm", product("mn,bmk,bkn->mn", {1, 2}, {0}));
   family.add("matmul",
-             {.strategies = matmul_strategies, .flops = matmul_flops, .begins_sequences = true});
+             {.strategies = matmul_strategies, .flops = matmul_flops, .begins_shards = true});
   family.add("matmul_backward", {.strategies = matmul_backward_strategies,
                                  .shapes = matmul_backward_shapes,
                                  .flops = matmul_backward_flops,
