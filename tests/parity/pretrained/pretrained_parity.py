@@ -23,6 +23,9 @@ TOLERANCE_OF_LLAMA = 1e-5
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 16}
 # Tensors of a model that are others again, or no weights.
 SHARED = {"lm_head.weight", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+BERTS = {"bert": transformers.BertForMaskedLM, "bert_pretraining": transformers.BertForPreTraining,
+         "bert_classifier": transformers.BertForSequenceClassification}
+OUTPUTS = {"bert_pretraining": ("prediction_logits", "seq_relationship_logits")}
 
 
 def make(architecture):
@@ -36,11 +39,11 @@ def make(architecture):
         config = transformers.LlamaConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=20,
                                           num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False, **LAYERS)
         return lambda: transformers.LlamaForCausalLM(config), {"tokens": tokens}, {"input_ids": tokens}
-    if architecture == "bert":
-        config = transformers.BertConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=64, **LAYERS)
+    if architecture in BERTS:
+        config = transformers.BertConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=64, num_labels=3, **LAYERS)
         segments, is_padding = torch.randint(2, (2, 8)), torch.zeros(2, 8, dtype=torch.bool)
         is_padding[1, 6:] = True
-        return (lambda: transformers.BertForMaskedLM(config),
+        return (lambda: BERTS[architecture](config),
                 {"tokens": tokens, "segments": segments, "is_padding": is_padding},
                 {"input_ids": tokens, "token_type_ids": segments, "attention_mask": (~is_padding).long()})
     config = transformers.ViTConfig(image_size=8, patch_size=4, num_labels=5, intermediate_size=20, **LAYERS)
@@ -74,17 +77,22 @@ def check(program, architecture, folder):
     if run.returncode or run.stdout:
         sys.exit(f"{architecture}: {run.stdout}{run.stderr}")
     with torch.no_grad():
-        expected = model(**arguments).logits
-        compare(architecture, "logits", load_file(files[2])["logits"], expected)
+        outputs = OUTPUTS.get(architecture, ("logits",))
+        expected = model(**arguments)
+        ours = load_file(files[2])
+        for output in outputs:
+            compare(architecture, output, ours[output], expected[output])
         again = random_model(make_model)
         missing, unexpected = again.load_state_dict(load_file(files[3]), strict=False)
         if unexpected or set(missing) - SHARED:
             sys.exit(f"{architecture}: the written weights lack {missing} and have no use for {unexpected}")
-        compare(architecture, "logits of the written weights", again(**arguments).logits, expected)
+        actual = again(**arguments)
+        for output in outputs:
+            compare(architecture, f"{output} of the written weights", actual[output], expected[output])
 
 
 def main():
-    for architecture in ("gpt2", "gpt2_untied", "llama", "bert", "vit"):
+    for architecture in ("gpt2", "gpt2_untied", "llama", *BERTS, "vit"):
         with tempfile.TemporaryDirectory() as folder:
             check(sys.argv[1], architecture, pathlib.Path(folder))
         print(f"{architecture}: the same logits in both directions")
