@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/json_depth.h>
+#include <trireme/optim/lamb_optimizer.h>
 
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
@@ -106,6 +107,26 @@ struct Adagrad {
   }
 };
 
+struct Lamb {
+  using Options = trireme::detail::LambGroupOptions;
+  using ParameterState = trireme::detail::LambParamState;
+  static constexpr auto kName = "LAMB";
+  static void visit_options(Options& options, auto&& visit) {
+    visit("lr", options.values.learning_rate);
+    visit("beta1", options.values.beta1);
+    visit("beta2", options.values.beta2);
+    visit("eps", options.values.epsilon);
+    visit("weight_decay", options.values.weight_decay);
+    visit("largest_norm", options.values.largest_norm);
+    visit("adapts", options.adapts);
+  }
+  static void visit_state(ParameterState& state, auto&& visit) {
+    visit("step", state.step);
+    visit("exp_avg", state.exp_avg);
+    visit("exp_avg_sq", state.exp_avg_sq);
+  }
+};
+
 // Calls `visit` with the struct above that matches the optimizer. A class derived from one of
 // LibTorch's counts as its base.
 template <typename Visit>
@@ -115,14 +136,15 @@ auto with_kind(const Optimizer& optimizer, Visit visit) {
   if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return visit(AdamW{});
   if (dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr) return visit(RmsProp{});
   if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr) return visit(Adagrad{});
+  if (dynamic_cast<const trireme::detail::Lamb*>(&optimizer) != nullptr) return visit(Lamb{});
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
     throw UsageError(
         "the state of LBFGS cannot be saved: it is one history over all parameters together",
-        "save the model alone, or train with SGD, Adam, AdamW, RMSprop or Adagrad");
+        "save the model alone, or train with SGD, Adam, AdamW, LAMB, RMSprop or Adagrad");
   }
   throw UsageError(
       "the state of this optimizer cannot be saved: its class is not one of LibTorch's",
-      "save the model alone, or use SGD, Adam, AdamW, RMSprop or Adagrad");
+      "save the model alone, or use SGD, Adam, AdamW, LAMB, RMSprop or Adagrad");
 }
 
 // Returns the names of the optimizer's parameters by group. A tied parameter has the first of its
