@@ -119,8 +119,9 @@ std::shared_ptr<const BertPairs> bert_pairs(const std::filesystem::path& folder)
   return std::make_shared<const BertPairs>(folder);
 }
 
-DataLoader bert_batches(const std::shared_ptr<const BertPairs>& pairs) {
-  DataLoader loader(pairs);
+DataLoader bert_batches(const std::shared_ptr<const BertPairs>& pairs,
+                        const std::shared_ptr<const Dataset>& samples) {
+  DataLoader loader(samples ? samples : pairs);
   const BertPairsSettings& settings = pairs->settings();
   if (!settings.static_masking) {
     loader.map_columns({"tokens"}, {"tokens", "labels"},

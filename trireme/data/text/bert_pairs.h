@@ -91,8 +91,12 @@ std::shared_ptr<const BertPairs> bert_pairs(const std::filesystem::path& folder)
 /// `next_sentence`, which masks tokens anew in each epoch unless the files are masked already. Add
 /// shuffle(), batch() and so on.
 ///
-///     auto training = bert_batches(bert_pairs("data/bert")).shuffle(1).batch(32).prefetch(2);
-DataLoader bert_batches(const std::shared_ptr<const BertPairs>& pairs);
+///     const auto pairs = bert_pairs("data/bert");
+///     auto training = bert_batches(pairs, skip(pairs, 1000)).shuffle(1).batch(32).prefetch(2);
+/// @param pairs the pairs.
+/// @param samples some of them, as a view (dataset_views.h); all by default.
+DataLoader bert_batches(const std::shared_ptr<const BertPairs>& pairs,
+                        const std::shared_ptr<const Dataset>& samples = nullptr);
 
 /// Returns the options of masking for a tokenizer with BERT's special tokens.
 /// @throws DataError if one of them is not in the vocabulary.

@@ -2,7 +2,7 @@
 #include <trireme/data/text/bert_pairs.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/npy.h>
+#include <trireme/data/dataset_views.h>
 #include <trireme/data/text/make_bert_pairs.h>
 #include <trireme/data/text/word_piece_training.h>
 
@@ -174,6 +174,7 @@ TEST_F(BertPairsTest, MasksAnewInEachEpoch) {
   DataLoader loader = bert_batches(pairs).batch(8);
   EXPECT_THAT(loader.columns(),
               ElementsAre("tokens", "labels", "token_types", "mask", "next_sentence"));
+  EXPECT_EQ(bert_batches(pairs, take(pairs, 3)).samples(), 3);
   const Batch first = *loader.open(0)->next();
   const Batch second = *loader.open(1)->next();
   EXPECT_FALSE(at::equal(first["labels"], second["labels"]));
