@@ -40,7 +40,8 @@ trireme::Plan plan_for(const Options& options, const torch::nn::Module& network,
 
 // Returns the loss of the validation.
 double train(const Options& options, const trireme::World& world, const data::BertPairs& pairs,
-             data::DataLoader training, data::DataLoader validation, models::BERT& network) {
+             const data::DataLoader& training, const data::DataLoader& validation,
+             models::BERT& network) {
   const auto optimizer =
       examples::make_optimizer(*network, options.optimizer, options.learning_rate);
   const trireme::Plan plan = plan_for(options, *network, world.size);

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/json_depth.h>
-#include <trireme/optim/lamb_optimizer.h>
+#include <trireme/optim/lamb.h>
 
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
@@ -107,24 +107,8 @@ struct Adagrad {
   }
 };
 
-struct Lamb {
-  using Options = trireme::detail::LambGroupOptions;
-  using ParameterState = trireme::detail::LambParamState;
+struct Lamb : AdamFields<torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
   static constexpr auto kName = "LAMB";
-  static void visit_options(Options& options, auto&& visit) {
-    visit("lr", options.values.learning_rate);
-    visit("beta1", options.values.beta1);
-    visit("beta2", options.values.beta2);
-    visit("eps", options.values.epsilon);
-    visit("weight_decay", options.values.weight_decay);
-    visit("largest_norm", options.values.largest_norm);
-    visit("adapts", options.adapts);
-  }
-  static void visit_state(ParameterState& state, auto&& visit) {
-    visit("step", state.step);
-    visit("exp_avg", state.exp_avg);
-    visit("exp_avg_sq", state.exp_avg_sq);
-  }
 };
 
 // Calls `visit` with the struct above that matches the optimizer. A class derived from one of
@@ -136,7 +120,7 @@ auto with_kind(const Optimizer& optimizer, Visit visit) {
   if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return visit(AdamW{});
   if (dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr) return visit(RmsProp{});
   if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr) return visit(Adagrad{});
-  if (dynamic_cast<const trireme::detail::Lamb*>(&optimizer) != nullptr) return visit(Lamb{});
+  if (trireme::detail::is_lamb(optimizer)) return visit(Lamb{});
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
     throw UsageError(
         "the state of LBFGS cannot be saved: it is one history over all parameters together",

@@ -42,7 +42,8 @@ struct LambGroup {
 ///     p = p - learning_rate min(|p|, largest_norm) / |u| u
 ///
 /// The factor before u is 1 where |p| or |u| is 0, and without LambGroup::adapts. Parameters may be
-/// distributed tensors. Checkpoints hold its state. It cannot step slices of parameters (ZeRO),
+/// distributed tensors. Checkpoints hold its state, and the options but largest_norm and adapts, which
+/// are those of the program. It cannot step slices of parameters (ZeRO),
 /// because it needs their norms; parallelize() and Model refuse it there. Accelerators are not
 /// waited for.
 /// @throws UsageError if there is no parameter, or an option is out of range. step() throws it for
@@ -52,5 +53,11 @@ std::unique_ptr<torch::optim::Optimizer> lamb(std::vector<LambGroup> groups);
 /// Returns the same for parameters that are all stepped alike.
 std::unique_ptr<torch::optim::Optimizer> lamb(std::vector<at::Tensor> parameters,
                                               const LambOptions& options = {});
+
+namespace detail {
+/// Returns true for an optimizer that lamb() has returned. Its options and state are AdamWOptions
+/// and AdamWParamState of LibTorch.
+bool is_lamb(const torch::optim::Optimizer& optimizer);
+}  // namespace detail
 
 }  // namespace trireme

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/optim/lamb_optimizer.h>
+#include <trireme/optim/lamb.h>
 #include <trireme/optim/state_fields.h>
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/module/local_memory.h>
@@ -75,7 +75,7 @@ void check_elementwise(const optim::Optimizer& optimizer) {
                    " cannot step slices of parameters: ",
                    dynamic_cast<const optim::LBFGS*>(&optimizer) != nullptr
                        ? "LBFGS takes inner products over all of them"
-                   : dynamic_cast<const Lamb*>(&optimizer) != nullptr
+                   : is_lamb(optimizer)
                        ? "LAMB takes the norm of each whole parameter"
                        : "only SGD, Adam, AdamW, RMSprop and Adagrad are known to treat every "
                          "element alone"),

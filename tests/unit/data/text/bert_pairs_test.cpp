@@ -41,10 +41,10 @@ class BertPairsTest : public ::testing::Test {
     std::string text;
     for (int document = 0; document < kDocuments; ++document) {
       for (int sentence = 0; sentence < kSentences; ++sentence) {
-        vocabulary += name_of(document, sentence) + "\n";
+        vocabulary += name_of(document, sentence) + '\n';
         text += name_of(document, sentence) + " to being\n";
       }
-      text += "\n";
+      text += '\n';
     }
     vocabulary_ = folder_.write("vocab.txt", vocabulary);
     text_ = folder_.write("text.txt", text);
@@ -223,7 +223,7 @@ TEST_F(BertPairsTest, MasksWholeWords) {
   EXPECT_THAT(masking.special_tokens, ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(masking_of(pairs->tokenizer()).continuations, ElementsAre());
   const Batch batch = *bert_batches(pairs).batch(pairs->size()).open(0)->next();
-  const at::Tensor labels = batch["labels"];
+  const at::Tensor& labels = batch["labels"];
   const at::Tensor original = at::where(labels.eq(kIgnoredLabel), batch["tokens"], labels);
   const at::Tensor continues = original.eq(6).narrow(1, 1, 31);
   const at::Tensor is_chosen = labels.ne(kIgnoredLabel);
