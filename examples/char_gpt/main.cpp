@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains a small GPT to predict the next character of a text, over as many processes as it is
 // started with, validates it on the text's last tenth, and lets it write.
-#include <models/gpt.h>
+#include <models/generate.h>
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/data/text/character_tokenizer.h>
@@ -34,6 +34,7 @@ struct Options {
   std::int64_t hidden = 128;
   std::int64_t layers = 4;
   std::int64_t characters = 200;
+  double top_p = 1;
   std::int64_t stages = 1;
   std::int64_t micro_batches = 1;
   double learning_rate = 1e-3;
@@ -55,6 +56,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--hidden", options.hidden, "Width of the network")->capture_default_str();
   app.add_option("--layers", options.layers, "Depth of the network")->capture_default_str();
   app.add_option("--characters", options.characters, "Characters to write at the end")
+      ->capture_default_str();
+  app.add_option("--top-p", options.top_p,
+                 "Draws from the likeliest characters only, which have this probability together")
       ->capture_default_str();
   app.add_option("--stages", options.stages,
                  "Cuts the network into so many stages, each on a rank of its own")
@@ -93,18 +97,13 @@ trireme::Plan plan_for(const Options& options, std::int64_t ranks) {
   return plan;
 }
 
-// Draws one character after the other, each from what the network thinks of the last `sequence`.
+// Continues the prompt by characters that it draws.
 std::string write(models::GPT& network, const data::CharacterTokenizer& characters,
                   const Options& options) {
-  const torch::NoGradGuard no_gradients;
-  network->eval();
-  torch::Tensor tokens = data::encode_to_tensor(characters, options.prompt).unsqueeze(0);
-  for (std::int64_t i = 0; i < options.characters; ++i) {
-    const std::int64_t seen = std::min(tokens.size(1), options.sequence);
-    const auto logits = network->forward(tokens.narrow(1, tokens.size(1) - seen, seen));
-    const auto next = torch::multinomial(torch::softmax(logits.select(1, -1) / 0.8, -1), 1);
-    tokens = torch::cat({tokens, next}, 1);
-  }
+  const torch::Tensor prompt = data::encode_to_tensor(characters, options.prompt).unsqueeze(0);
+  const torch::Tensor tokens = models::generate(
+      network, prompt,
+      {.tokens = options.characters, .temperature = 0.8, .top_p = options.top_p, .seed = 1});
   return data::decode_tensor(characters, tokens);
 }
 

@@ -42,10 +42,9 @@ struct LambGroup {
 ///     p = p - learning_rate min(|p|, largest_norm) / |u| u
 ///
 /// The factor before u is 1 where |p| or |u| is 0, and without LambGroup::adapts. Parameters may be
-/// distributed tensors. Checkpoints hold its state, and the options but largest_norm and adapts, which
-/// are those of the program. It cannot step slices of parameters (ZeRO),
-/// because it needs their norms; parallelize() and Model refuse it there. Accelerators are not
-/// waited for.
+/// distributed tensors. Checkpoints hold its state, and all options but largest_norm and adapts,
+/// which are those of the program. It cannot step slices of parameters (ZeRO), because it needs
+/// their norms; parallelize() and Model refuse it there. Accelerators are not waited for.
 /// @throws UsageError if there is no parameter, or an option is out of range. step() throws it for
 /// a sparse gradient.
 std::unique_ptr<torch::optim::Optimizer> lamb(std::vector<LambGroup> groups);

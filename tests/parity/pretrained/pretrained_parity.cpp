@@ -2,7 +2,8 @@
 // The C++ side of the parity test in this folder:
 //   pretrained_parity <architecture> <weights> <inputs> <logits> <weights again>
 // loads weights that `transformers` wrote, computes logits of the inputs in double precision, and
-// writes both the logits and the weights.
+// writes both the logits and the weights. Decoders also continue the first half of each row.
+#include <models/generate.h>
 #include <models/pretrained.h>
 #include <trireme/checkpoint/safetensors.h>
 
@@ -34,6 +35,23 @@ Network network_of(models::Architecture architecture, Module net, const char* in
           }};
 }
 
+// Of a decoder, with its likeliest continuation of each row, and with probabilities by which it
+// would draw the token after the row.
+template <class Module>
+Network decoder_of(models::Architecture architecture, Module net) {
+  return {architecture, net.ptr(), [net](const TensorMap& inputs) mutable {
+            const torch::Tensor& tokens = inputs.at("tokens");
+            const auto logits = net(tokens);
+            return TensorMap{
+                {"logits", logits},
+                {"continuation", models::generate(net, tokens.narrow(1, 0, 3).contiguous(),
+                                                  {.tokens = 5, .temperature = 0})},
+                {"probabilities",
+                 models::sampling_probabilities(logits.select(1, -1),
+                                                {.temperature = 0.7, .top_k = 20, .top_p = 0.8})}};
+          }};
+}
+
 // Of an encoder with a head of some kind.
 template <class Module>
 Network bert_of(Module net) {
@@ -62,11 +80,10 @@ Network make(const std::string& architecture) {
     models::GPTOptions options = trireme::test::small_gpt();
     options.tied = architecture == "gpt2";
     options.gelu_tanh = true;
-    return network_of(models::Architecture::kGPT2, models::GPT(options), "tokens");
+    return decoder_of(models::Architecture::kGPT2, models::GPT(options));
   }
   if (architecture == "llama") {
-    return network_of(models::Architecture::kLLaMA, models::LLaMA(trireme::test::small_llama()),
-                      "tokens");
+    return decoder_of(models::Architecture::kLLaMA, models::LLaMA(trireme::test::small_llama()));
   }
   if (architecture == "bert") return bert_of(models::BERT(trireme::test::small_bert()));
   if (architecture == "bert_pretraining") return pretraining_bert();

@@ -51,6 +51,18 @@ def make(architecture):
     return lambda: transformers.ViTForImageClassification(config), {"images": images}, {"pixel_values": images}
 
 
+def check_generation(architecture, model, tokens, ours):
+    """The likeliest continuation of three tokens, and the probabilities that sampling draws from."""
+    options = {"attention_mask": torch.ones(2, 3, dtype=torch.long), "pad_token_id": 0, "eos_token_id": None}
+    expected = model.generate(tokens[:, :3], do_sample=False, max_new_tokens=5, **options)
+    if not ours["continuation"].equal(expected):
+        sys.exit(f"{architecture}: continues by {ours['continuation']}, expected {expected}")
+    scores = model(tokens).logits[:, -1]
+    for processor in (transformers.TemperatureLogitsWarper(0.7), transformers.TopKLogitsWarper(20), transformers.TopPLogitsWarper(0.8)):
+        scores = processor(tokens, scores)
+    compare(architecture, "probabilities", ours["probabilities"], scores.softmax(-1))
+
+
 def random_model(make_model):
     model = make_model().double().eval()
     with torch.no_grad():
@@ -82,6 +94,8 @@ def check(program, architecture, folder):
         ours = load_file(files[2])
         for output in outputs:
             compare(architecture, output, ours[output], expected[output])
+        if "continuation" in ours:
+            check_generation(architecture, model, inputs["tokens"], ours)
         again = random_model(make_model)
         missing, unexpected = again.load_state_dict(load_file(files[3]), strict=False)
         if unexpected or set(missing) - SHARED:
