@@ -31,7 +31,7 @@ struct PairHash {
 };
 
 struct Word {
-  std::vector<Token> tokens;
+  std::vector<Token> tokens{};
   std::int64_t count = 0;
 };
 
