@@ -6,6 +6,9 @@ cmake_policy(VERSION 3.25)  # scripts begin without one
 set(TRIREME_PUBLIC_HEADERS
   trireme/trireme.h
   # Public, but too special for the umbrella header; the guide "Adding a rule" and examples include them.
+  trireme/data/text/make_bert_pairs.h
+  trireme/data/text/word_piece_training.h
+  trireme/optim/lamb.h
   trireme/report/number.h
   trireme/tensor/rules/rule_table.h
   trireme/tensor/rules/across.h

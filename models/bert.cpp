@@ -68,17 +68,20 @@ class EncoderLayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(EncoderLayer);
 
+// Reads a text off its first token, which [CLS] is.
+torch::Tensor pooled(torch::nn::Linear& pooler, const torch::Tensor& features) {
+  return torch::tanh(pooler(features.select(1, 0)));
+}
+
 }  // namespace
 
-BERTImpl::BERTImpl(const BERTOptions& options)
-    : sequence_(options.sequence),
-      token_embedding_(options.vocabulary, options.hidden),
+BERTEncoderImpl::BERTEncoderImpl(const BERTOptions& options)
+    : token_embedding_(options.vocabulary, options.hidden),
+      sequence_(options.sequence),
       position_embedding_(options.sequence, options.hidden),
       segment_embedding_(options.segments, options.hidden),
       embedding_norm_(layer_norm(options.hidden)),
-      dropout_(options.dropout),
-      transform_(options.hidden, options.hidden),
-      transform_norm_(layer_norm(options.hidden)) {
+      dropout_(options.dropout) {
   TORCH_CHECK(options.layers > 0, "BERTOptions.layers is ", options.layers, ", expected 1 or more");
   TORCH_CHECK(options.heads > 0 && options.hidden % options.heads == 0, "BERTOptions.heads is ",
               options.heads, ", expected a number that divides hidden, which is ", options.hidden);
@@ -91,10 +94,9 @@ BERTImpl::BERTImpl(const BERTOptions& options)
     layers_->push_back(EncoderLayer(options));
   }
   register_module("layers", layers_);
-  register_module("transform", transform_);
-  register_module("transform_norm", transform_norm_);
-  head_bias_ = register_parameter("head_bias", torch::zeros({options.vocabulary}));
+}
 
+void BERTEncoderImpl::initialize() {
   const torch::NoGradGuard no_grad;
   for (const auto& module : modules(/*include_self=*/false)) {
     if (auto* linear = module->as<torch::nn::Linear>()) {
@@ -106,8 +108,8 @@ BERTImpl::BERTImpl(const BERTOptions& options)
   }
 }
 
-torch::Tensor BERTImpl::forward(const torch::Tensor& tokens, const torch::Tensor& segments,
-                                const torch::Tensor& is_padding) {
+torch::Tensor BERTEncoderImpl::encode(const torch::Tensor& tokens, const torch::Tensor& segments,
+                                      const torch::Tensor& is_padding) {
   TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64, "tokens are ",
               tokens.scalar_type(), " ", tokens.sizes(), ", expected int64 [batch, sequence]");
   TORCH_CHECK(tokens.size(1) > 0 && tokens.size(1) <= sequence_, "rows have ", tokens.size(1),
@@ -119,8 +121,59 @@ torch::Tensor BERTImpl::forward(const torch::Tensor& tokens, const torch::Tensor
   torch::Tensor sees;
   if (is_padding.defined()) sees = is_padding.logical_not().unsqueeze(1).unsqueeze(1);
   for (const auto& layer : *layers_) features = layer->as<EncoderLayer>()->forward(features, sees);
+  return features;
+}
+
+BERTImpl::BERTImpl(const BERTOptions& options)
+    : BERTEncoderImpl(options),
+      transform_(options.hidden, options.hidden),
+      transform_norm_(layer_norm(options.hidden)) {
+  register_module("transform", transform_);
+  register_module("transform_norm", transform_norm_);
+  head_bias_ = register_parameter("head_bias", torch::zeros({options.vocabulary}));
+  if (options.next_sentence) {
+    pooler_ = register_module("pooler", torch::nn::Linear(options.hidden, options.hidden));
+    next_sentence_ = register_module("next_sentence", torch::nn::Linear(options.hidden, 2));
+  }
+  initialize();
+}
+
+torch::Tensor BERTImpl::token_logits(const torch::Tensor& features) {
   const auto outputs = transform_norm_(torch::gelu(transform_(features)));
   return torch::linear(outputs, token_embedding_->weight, head_bias_);
+}
+
+torch::Tensor BERTImpl::forward(const torch::Tensor& tokens, const torch::Tensor& segments,
+                                const torch::Tensor& is_padding) {
+  return token_logits(encode(tokens, segments, is_padding));
+}
+
+BERTLogits BERTImpl::pretraining_logits(const torch::Tensor& tokens, const torch::Tensor& segments,
+                                        const torch::Tensor& is_padding) {
+  TORCH_CHECK(!next_sentence_.is_empty(),
+              "this BERT has no head for the next sentence; make it with "
+              "BERTOptions.next_sentence = true");
+  const auto features = encode(tokens, segments, is_padding);
+  return {token_logits(features), next_sentence_(pooled(pooler_, features))};
+}
+
+BERTClassifierImpl::BERTClassifierImpl(const BERTOptions& options, std::int64_t classes)
+    : BERTEncoderImpl(options),
+      pooler_(options.hidden, options.hidden),
+      pooled_dropout_(options.dropout),
+      classifier_(options.hidden, classes) {
+  TORCH_CHECK(classes > 1, "a BERTClassifier of ", classes, " classes, expected 2 or more");
+  register_module("pooler", pooler_);
+  register_module("pooled_dropout", pooled_dropout_);
+  register_module("classifier", classifier_);
+  initialize();
+}
+
+torch::Tensor BERTClassifierImpl::forward(const torch::Tensor& tokens,
+                                          const torch::Tensor& segments,
+                                          const torch::Tensor& is_padding) {
+  const auto features = encode(tokens, segments, is_padding);
+  return classifier_(pooled_dropout_(pooled(pooler_, features)));
 }
 
 }  // namespace models

@@ -19,16 +19,26 @@ GPTAttentionImpl::GPTAttentionImpl(const GPTOptions& options)
       input_(register_module("input", torch::nn::Linear(options.hidden, 3 * options.hidden))),
       output_(register_module("output", torch::nn::Linear(options.hidden, options.hidden))) {}
 
-torch::Tensor GPTAttentionImpl::forward(const torch::Tensor& features) {
-  const auto queries_keys_values = input_(features).chunk(3, -1);
+std::array<torch::Tensor, 3> GPTAttentionImpl::queries_keys_values(const torch::Tensor& features) {
+  const auto parts = input_(features).chunk(3, -1);
   const auto by_head = [this](const torch::Tensor& part) {
     return part.unflatten(-1, {heads_, -1}).transpose(1, 2);  // [batch, heads, sequence, …]
   };
-  const auto mixed = at::scaled_dot_product_attention(
-      by_head(queries_keys_values[0]), by_head(queries_keys_values[1]),
-      by_head(queries_keys_values[2]), /*attn_mask=*/{}, is_training() ? dropout_ : 0.0,
-      /*is_causal=*/true);
+  return {by_head(parts[0]), by_head(parts[1]), by_head(parts[2])};
+}
+
+torch::Tensor GPTAttentionImpl::forward(const torch::Tensor& features) {
+  const auto [queries, keys, values] = queries_keys_values(features);
+  const auto mixed = at::scaled_dot_product_attention(queries, keys, values, /*attn_mask=*/{},
+                                                      is_training() ? dropout_ : 0.0,
+                                                      /*is_causal=*/true);
   return output_(mixed.transpose(1, 2).flatten(2));
+}
+
+torch::Tensor GPTAttentionImpl::forward_after(const torch::Tensor& features, LayerCache& cache) {
+  const auto [queries, keys, values] = queries_keys_values(features);
+  const auto [all_keys, all_values] = cache.append(keys, values);
+  return output_(attend_from_last(queries, all_keys, all_values).transpose(1, 2).flatten(2));
 }
 
 GPTBlockImpl::GPTBlockImpl(const GPTOptions& options)
@@ -43,7 +53,14 @@ GPTBlockImpl::GPTBlockImpl(const GPTOptions& options)
       gelu_approximation_(options.gelu_tanh ? "tanh" : "none") {}
 
 torch::Tensor GPTBlockImpl::forward(const torch::Tensor& features) {
-  const auto attended = features + dropout_(attention_(norm1_(features)));
+  return with_mlp(features + dropout_(attention_(norm1_(features))));
+}
+
+torch::Tensor GPTBlockImpl::forward_after(const torch::Tensor& features, LayerCache& cache) {
+  return with_mlp(features + dropout_(attention_->forward_after(norm1_(features), cache)));
+}
+
+torch::Tensor GPTBlockImpl::with_mlp(const torch::Tensor& attended) {
   return attended +
          dropout_(mlp_output_(torch::gelu(mlp_input_(norm2_(attended)), gelu_approximation_)));
 }
@@ -82,15 +99,36 @@ GPTImpl::GPTImpl(const GPTOptions& options)
   }
 }
 
-torch::Tensor GPTImpl::forward(const torch::Tensor& tokens) {
+torch::Tensor GPTImpl::embed(const torch::Tensor& tokens, std::int64_t first_position) {
   TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64, "tokens are ",
               tokens.scalar_type(), " ", tokens.sizes(), ", expected int64 [batch, sequence]");
-  TORCH_CHECK(tokens.size(1) > 0 && tokens.size(1) <= sequence_, "rows have ", tokens.size(1),
-              " tokens, expected 1 to ", sequence_, ", which is GPTOptions.sequence");
-  const auto positions = torch::arange(tokens.size(1), tokens.options());
-  const auto features = dropout_(token_embedding_(tokens) + position_embedding_(positions));
-  const auto outputs = norm_(blocks_->forward(features));
+  const std::int64_t end = first_position + tokens.size(1);
+  TORCH_CHECK(tokens.size(1) > 0 && end <= sequence_, "rows have ", end, " tokens, expected 1 to ",
+              sequence_, ", which is GPTOptions.sequence");
+  const auto positions = torch::arange(first_position, end, tokens.options());
+  return dropout_(token_embedding_(tokens) + position_embedding_(positions));
+}
+
+torch::Tensor GPTImpl::logits_of(const torch::Tensor& features) {
+  const auto outputs = norm_(features);
   return head_ ? head_(outputs) : torch::linear(outputs, token_embedding_->weight);
+}
+
+torch::Tensor GPTImpl::forward(const torch::Tensor& tokens) {
+  return logits_of(blocks_->forward(embed(tokens, 0)));
+}
+
+torch::Tensor GPTImpl::next_logits(const torch::Tensor& tokens, KeyValueCache& cache) {
+  torch::Tensor features = embed(tokens, cache.length());
+  std::size_t layer = 0;
+  for (const auto& block : *blocks_) {
+    features = block.ptr<GPTBlockImpl>()->forward_after(features, cache.layers.at(layer++));
+  }
+  return logits_of(features);
+}
+
+KeyValueCache GPTImpl::make_cache() const {
+  return {static_cast<std::int64_t>(blocks_->size()), sequence_};
 }
 
 }  // namespace models

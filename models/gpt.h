@@ -5,8 +5,11 @@
 // the same initial deviation; those that feed the residual stream are not scaled down with depth.
 #pragma once
 
+#include <models/key_value_cache.h>
+
 #include <torch/torch.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -39,8 +42,12 @@ class GPTAttentionImpl : public torch::nn::Module {
   explicit GPTAttentionImpl(const GPTOptions& options);
   /// Maps [batch, sequence, hidden] to the same shape.
   torch::Tensor forward(const torch::Tensor& features);
+  /// Maps the features of the tokens after those in the cache, and appends these. Without dropout.
+  torch::Tensor forward_after(const torch::Tensor& features, LayerCache& cache);
 
  private:
+  std::array<torch::Tensor, 3> queries_keys_values(const torch::Tensor& features);
+
   std::int64_t heads_;
   double dropout_;
   torch::nn::Linear input_;  // Queries, keys and values in one layer.
@@ -55,8 +62,12 @@ class GPTBlockImpl : public torch::nn::Module {
   explicit GPTBlockImpl(const GPTOptions& options);
   /// Maps [batch, sequence, hidden] to the same shape.
   torch::Tensor forward(const torch::Tensor& features);
+  /// Maps the features of the tokens after those in the cache, and appends these.
+  torch::Tensor forward_after(const torch::Tensor& features, LayerCache& cache);
 
  private:
+  torch::Tensor with_mlp(const torch::Tensor& attended);
+
   torch::nn::LayerNorm norm1_;
   GPTAttention attention_;
   torch::nn::LayerNorm norm2_;
@@ -79,8 +90,18 @@ class GPTImpl : public torch::nn::Module {
   /// Maps tokens [batch, sequence], int64, to logits [batch, sequence, vocabulary]. Position t
   /// attends to the tokens up to t.
   torch::Tensor forward(const torch::Tensor& tokens);
+  /// Does the same for tokens that come after those in the cache, and appends these to it.
+  /// Attention has no dropout; call it in evaluation mode.
+  torch::Tensor next_logits(const torch::Tensor& tokens, KeyValueCache& cache);
+  /// Returns an empty cache for rows of the maximum number of tokens.
+  KeyValueCache make_cache() const;
+  /// Returns the maximum number of tokens of a row.
+  std::int64_t sequence() const { return sequence_; }
 
  private:
+  torch::Tensor embed(const torch::Tensor& tokens, std::int64_t first_position);
+  torch::Tensor logits_of(const torch::Tensor& features);
+
   std::int64_t sequence_;
   torch::nn::Embedding token_embedding_;
   torch::nn::Embedding position_embedding_;

@@ -16,14 +16,16 @@ torch::nn::Linear linear(std::int64_t in, std::int64_t out) {
 class Rotation {
  public:
   // Makes the rotation for tensors of the shape and device of `queries`,
-  // [batch, heads, sequence, head_size]. It is in single precision, in double for double queries.
-  Rotation(const torch::Tensor& queries, double base) {
+  // [batch, heads, sequence, head_size], from a position on. It is in single precision, in double
+  // for double queries.
+  Rotation(const torch::Tensor& queries, double base, std::int64_t first_position) {
     const std::int64_t head_size = queries.size(3);
     const auto options =
         queries.options().dtype(torch::promote_types(torch::kFloat, queries.scalar_type()));
     const auto pairs = torch::arange(0, head_size, 2, options);
     const auto frequencies = torch::exp(pairs * (-std::log(base) / static_cast<double>(head_size)));
-    const auto angles = torch::arange(queries.size(2), options).unsqueeze(1) * frequencies;
+    const auto positions = torch::arange(first_position, first_position + queries.size(2), options);
+    const auto angles = positions.unsqueeze(1) * frequencies;
     cosines_ = angles.cos();
     sines_ = angles.sin();
   }
@@ -61,12 +63,24 @@ class AttentionImpl : public torch::nn::Module {
     auto values = by_head(value_(features), key_value_heads_);
     // Each block computes the rotation anew. That takes little time, and tables that blocks share
     // would be sent from stage to stage of a pipeline.
-    const Rotation rotation(queries, rotary_base_);
+    const Rotation rotation(queries, rotary_base_, 0);
     queries = rotation.apply(queries);
     keys = for_all_heads(rotation.apply(keys));
     values = for_all_heads(values);
     const auto mixed = torch::scaled_dot_product_attention(queries, keys, values, /*attn_mask=*/{},
                                                            /*dropout_p=*/0.0, /*is_causal=*/true);
+    return output_(mixed.transpose(1, 2).flatten(2));
+  }
+
+  // Maps the features of the tokens after those in the cache, and appends these.
+  torch::Tensor forward_after(const torch::Tensor& features, LayerCache& cache) {
+    const auto queries = by_head(query_(features), heads_);
+    const Rotation rotation(queries, rotary_base_, cache.length());
+    const auto [keys, values] =
+        cache.append(rotation.apply(by_head(key_(features), key_value_heads_)),
+                     by_head(value_(features), key_value_heads_));
+    const auto mixed =
+        attend_from_last(rotation.apply(queries), for_all_heads(keys), for_all_heads(values));
     return output_(mixed.transpose(1, 2).flatten(2));
   }
 
@@ -102,13 +116,20 @@ class BlockImpl : public torch::nn::Module {
         mlp_output_(register_module("mlp_output", linear(options.feed_forward, options.hidden))) {}
 
   torch::Tensor forward(const torch::Tensor& features) {
-    const auto attended = features + attention_(norm1_(features));
+    return with_mlp(features + attention_(norm1_(features)));
+  }
+
+  torch::Tensor forward_after(const torch::Tensor& features, LayerCache& cache) {
+    return with_mlp(features + attention_->forward_after(norm1_(features), cache));
+  }
+
+ private:
+  torch::Tensor with_mlp(const torch::Tensor& attended) {
     const auto normed = norm2_(attended);
     const auto gate = torch::silu(mlp_gate_(normed));
     return attended + mlp_output_(gate * mlp_input_(normed));
   }
 
- private:
   RMSNorm norm1_;
   Attention attention_;
   RMSNorm norm2_;
@@ -163,13 +184,36 @@ LLaMAImpl::LLaMAImpl(const LLaMAOptions& options)
   }
 }
 
-torch::Tensor LLaMAImpl::forward(const torch::Tensor& tokens) {
+void LLaMAImpl::check_tokens(const torch::Tensor& tokens, std::int64_t first_position) const {
   TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64, "tokens are ",
               tokens.scalar_type(), " ", tokens.sizes(), ", expected int64 [batch, sequence]");
-  TORCH_CHECK(tokens.size(1) > 0 && tokens.size(1) <= sequence_, "rows have ", tokens.size(1),
-              " tokens, expected 1 to ", sequence_, ", which is LLaMAOptions.sequence");
-  const auto outputs = norm_(blocks_->forward(token_embedding_(tokens)));
+  const std::int64_t end = first_position + tokens.size(1);
+  TORCH_CHECK(tokens.size(1) > 0 && end <= sequence_, "rows have ", end, " tokens, expected 1 to ",
+              sequence_, ", which is LLaMAOptions.sequence");
+}
+
+torch::Tensor LLaMAImpl::logits_of(const torch::Tensor& features) {
+  const auto outputs = norm_(features);
   return head_ ? head_(outputs) : torch::linear(outputs, token_embedding_->weight);
+}
+
+torch::Tensor LLaMAImpl::forward(const torch::Tensor& tokens) {
+  check_tokens(tokens, 0);
+  return logits_of(blocks_->forward(token_embedding_(tokens)));
+}
+
+torch::Tensor LLaMAImpl::next_logits(const torch::Tensor& tokens, KeyValueCache& cache) {
+  check_tokens(tokens, cache.length());
+  torch::Tensor features = token_embedding_(tokens);
+  std::size_t layer = 0;
+  for (const auto& block : *blocks_) {
+    features = block.ptr<BlockImpl>()->forward_after(features, cache.layers.at(layer++));
+  }
+  return logits_of(features);
+}
+
+KeyValueCache LLaMAImpl::make_cache() const {
+  return {static_cast<std::int64_t>(blocks_->size()), sequence_};
 }
 
 }  // namespace models

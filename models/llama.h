@@ -7,6 +7,8 @@
 // implemented.
 #pragma once
 
+#include <models/key_value_cache.h>
+
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -69,8 +71,17 @@ class LLaMAImpl : public torch::nn::Module {
   /// Maps tokens [batch, sequence], int64, to logits [batch, sequence, vocabulary]. Position t
   /// attends to the tokens up to t.
   torch::Tensor forward(const torch::Tensor& tokens);
+  /// Does the same for tokens that come after those in the cache, and appends these to it.
+  torch::Tensor next_logits(const torch::Tensor& tokens, KeyValueCache& cache);
+  /// Returns an empty cache for rows of the maximum number of tokens.
+  KeyValueCache make_cache() const;
+  /// Returns the maximum number of tokens of a row.
+  std::int64_t sequence() const { return sequence_; }
 
  private:
+  void check_tokens(const torch::Tensor& tokens, std::int64_t first_position) const;
+  torch::Tensor logits_of(const torch::Tensor& features);
+
   std::int64_t sequence_;
   torch::nn::Embedding token_embedding_;
   torch::nn::Sequential blocks_;

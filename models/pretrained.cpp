@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <models/pretrained.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <span>
@@ -58,7 +59,10 @@ constexpr std::array kBERTNames{
     Renaming{"layers.#.mlp_norm.", "bert.encoder.layer.#.output.LayerNorm."},
     Renaming{"transform.", "cls.predictions.transform.dense."},
     Renaming{"transform_norm.", "cls.predictions.transform.LayerNorm."},
-    Renaming{"head_bias", "cls.predictions.bias"}};
+    Renaming{"head_bias", "cls.predictions.bias"},
+    Renaming{"pooler.", "bert.pooler.dense."},
+    Renaming{"next_sentence.", "cls.seq_relationship."},
+    Renaming{"classifier.", "classifier."}};
 
 constexpr std::array kViTNames{
     Renaming{"class_token", "vit.embeddings.cls_token"},
@@ -137,6 +141,13 @@ std::map<std::string, torch::Tensor>::const_iterator find_weight(
   return weights.end();
 }
 
+// Returns true if a parameter belongs to one of the modules with these names.
+bool is_of(const std::vector<std::string>& modules, std::string_view parameter) {
+  return std::ranges::any_of(modules, [&](const std::string& module) {
+    return parameter.starts_with(module) && parameter.substr(module.size()).starts_with('.');
+  });
+}
+
 }  // namespace
 
 std::map<std::string, torch::Tensor> to_hugging_face(const torch::nn::Module& module,
@@ -151,7 +162,8 @@ std::map<std::string, torch::Tensor> to_hugging_face(const torch::nn::Module& mo
 }
 
 std::vector<std::string> load_hugging_face(torch::nn::Module& module, Architecture architecture,
-                                           const std::map<std::string, torch::Tensor>& weights) {
+                                           const std::map<std::string, torch::Tensor>& weights,
+                                           const std::vector<std::string>& new_modules) {
   std::vector<Place> places;
   const auto parameters = module.named_parameters();
   for (const auto& entry : parameters) {
@@ -164,6 +176,7 @@ std::vector<std::string> load_hugging_face(torch::nn::Module& module, Architectu
     const std::string& ours = parameters[number].key();
     torch::Tensor parameter = parameters[number].value();
     const auto found = find_weight(weights, name);
+    if (found == weights.end() && is_of(new_modules, ours)) continue;
     TORCH_CHECK(found != weights.end(), "the weights have no ", name, ", which becomes ", ours,
                 "; take those of the same architecture and number of layers");
     const bool turns = is_transposed && found->second.dim() == 2;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchanges weights of the transformers of this folder with the package `transformers` of Hugging
-// Face: GPT2LMHeadModel, LlamaForCausalLM, BertForMaskedLM and ViTForImageClassification. The files
-// that these save (model.safetensors) are read by trireme::checkpoint::read_safetensors.
+// Face: GPT2LMHeadModel, LlamaForCausalLM, BertForMaskedLM, BertForPreTraining,
+// BertForSequenceClassification and ViTForImageClassification. The files that these save
+// (model.safetensors) are read by trireme::checkpoint::read_safetensors.
 #pragma once
 
 #include <torch/torch.h>
@@ -16,7 +17,7 @@ namespace models {
 enum class Architecture {
   kGPT2,   ///< GPT with `gelu_tanh`, and usually `tied`.
   kLLaMA,  ///< LLaMA.
-  kBERT,   ///< BERT.
+  kBERT,   ///< BERT with one head or both, and BERTClassifier.
   kViT,    ///< ViT.
 };
 
@@ -33,10 +34,13 @@ std::map<std::string, torch::Tensor> to_hugging_face(const torch::nn::Module& mo
 /// options that the model's config.json says. MLPs of GPT and BERT have four times the hidden size,
 /// the heads of BERT share the token embedding, and LLaMA's rotary positions are not scaled: what
 /// was trained otherwise has no equal here.
+/// @param new_modules submodules of which `weights` may have nothing, such as `classifier` where a
+/// pre-trained model is to be fine-tuned. Their parameters are left as they are then.
 /// @return the names in `weights` that the module has no place for, such as a pooler's.
 /// Throws c10::Error that names the weight if one is missing or has another shape; the module is
 /// unchanged then.
 std::vector<std::string> load_hugging_face(torch::nn::Module& module, Architecture architecture,
-                                           const std::map<std::string, torch::Tensor>& weights);
+                                           const std::map<std::string, torch::Tensor>& weights,
+                                           const std::vector<std::string>& new_modules = {});
 
 }  // namespace models

@@ -30,7 +30,7 @@ void convert(const ConvertOptions& options) {
 }  // namespace
 
 void add_data_command(CLI::App& app) {
-  CLI::App* const data = app.add_subcommand("data", "Convert data sets");
+  CLI::App* const data = app.add_subcommand("data", "Make and convert data sets");
   data->require_subcommand(1);
 
   const auto options = std::make_shared<ConvertOptions>();

@@ -42,3 +42,7 @@ int trireme_plan_task(const trireme::apps::PlanTask& task) {
 int trireme_predict_task(const trireme::apps::PredictTask& task) {
   return trireme::apps::do_predict_task(task);
 }
+
+void trireme_text_data_task(const trireme::apps::TextDataTask& task) {
+  trireme::apps::do_text_data_task(task);
+}

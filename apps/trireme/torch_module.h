@@ -10,6 +10,7 @@
 #include <apps/trireme/comm_benchmark.h>
 #include <apps/trireme/plan_tools.h>
 #include <apps/trireme/predict_tools.h>
+#include <apps/trireme/text_data_tools.h>
 
 #include <memory>
 #include <string>
@@ -36,4 +37,7 @@ __attribute__((visibility("default"))) int trireme_plan_task(const trireme::apps
 /// See do_predict_task in predict_tools.h.
 __attribute__((visibility("default"))) int trireme_predict_task(
     const trireme::apps::PredictTask& task);
+/// See do_text_data_task in text_data_tools.h.
+__attribute__((visibility("default"))) void trireme_text_data_task(
+    const trireme::apps::TextDataTask& task);
 }

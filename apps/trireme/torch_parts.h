@@ -11,6 +11,7 @@
 #include <apps/trireme/comm_benchmark.h>
 #include <apps/trireme/plan_tools.h>
 #include <apps/trireme/predict_tools.h>
+#include <apps/trireme/text_data_tools.h>
 
 #include <string>
 
@@ -43,5 +44,8 @@ int plan_task(const PlanTask& task);
 
 /// Executes a task of `trireme predict`; see do_predict_task() in predict_tools.h.
 int predict_task(const PredictTask& task);
+
+/// Executes a task of `trireme data` with text; see do_text_data_task() in text_data_tools.h.
+void text_data_task(const TextDataTask& task);
 
 }  // namespace trireme::apps

@@ -94,4 +94,8 @@ int predict_task(const PredictTask& task) {
   return load<decltype(trireme_predict_task)>("trireme_predict_task")(task);
 }
 
+void text_data_task(const TextDataTask& task) {
+  load<decltype(trireme_text_data_task)>("trireme_text_data_task")(task);
+}
+
 }  // namespace trireme::apps

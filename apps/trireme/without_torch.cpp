@@ -33,4 +33,6 @@ int plan_task(const PlanTask& /*task*/) { refuse(); }
 
 int predict_task(const PredictTask& /*task*/) { refuse(); }
 
+void text_data_task(const TextDataTask& /*task*/) { refuse(); }
+
 }  // namespace trireme::apps

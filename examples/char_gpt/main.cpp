@@ -2,6 +2,7 @@
 // Trains a small GPT, on request with mixtures of experts, to predict the next character of a text,
 // over as many processes as it is started with. Validates it on the text's last tenth, and lets it
 // write.
+#include <models/generate.h>
 #include <models/gpt.h>
 #include <models/mixture.h>
 #include <trireme/checkpoint/checkpoint.h>
@@ -38,6 +39,7 @@ struct Options {
   std::int64_t hidden = 128;
   std::int64_t layers = 4;
   std::int64_t characters = 200;
+  double top_p = 1;
   std::int64_t stages = 1;
   std::int64_t experts = 0;
   std::int64_t expert_ranks = 1;
@@ -62,6 +64,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--hidden", options.hidden, "Width of the network")->capture_default_str();
   app.add_option("--layers", options.layers, "Depth of the network")->capture_default_str();
   app.add_option("--characters", options.characters, "Characters to write at the end")
+      ->capture_default_str();
+  app.add_option("--top-p", options.top_p,
+                 "Draws from the likeliest characters only, which have this probability together")
       ->capture_default_str();
   app.add_option("--stages", options.stages,
                  "Cuts the network into so many stages, each on a rank of its own")
@@ -141,18 +146,26 @@ trireme::Plan plan_for(const Options& options, std::int64_t ranks,
   return plan;
 }
 
-// Draws one character after the other, each from what the network thinks of the last `sequence`.
+// Continues the prompt by characters that it draws. Mixtures of experts keep no keys and values:
+// each character is drawn from what the network thinks of the last `sequence`.
 std::string write(const Network& network, const data::CharacterTokenizer& characters,
                   const Options& options) {
+  const models::GenerationOptions how{
+      .tokens = options.characters, .temperature = 0.8, .top_p = options.top_p, .seed = 1};
+  torch::Tensor tokens = data::encode_to_tensor(characters, options.prompt).unsqueeze(0);
+  if (const auto impl = std::dynamic_pointer_cast<models::GPTImpl>(network.module)) {
+    models::GPT gpt(impl);
+    return data::decode_tensor(characters, models::generate(gpt, tokens, how));
+  }
   const torch::NoGradGuard no_gradients;
   network.module->eval();
-  torch::manual_seed(1);  // ranks that share experts must go on in the same way
-  torch::Tensor tokens = data::encode_to_tensor(characters, options.prompt).unsqueeze(0);
-  for (std::int64_t i = 0; i < options.characters; ++i) {
+  torch::manual_seed(how.seed);  // ranks that share experts must go on in the same way
+  for (std::int64_t i = 0; i < how.tokens; ++i) {
     const std::int64_t seen = std::min(tokens.size(1), options.sequence);
     const auto logits =
         trireme::full(network.forward(tokens.narrow(1, tokens.size(1) - seen, seen)).output);
-    const auto next = torch::multinomial(torch::softmax(logits.select(1, -1) / 0.8, -1), 1);
+    const auto next =
+        torch::multinomial(models::sampling_probabilities(logits.select(1, -1), how), 1);
     tokens = torch::cat({tokens, next}, 1);
   }
   return data::decode_tensor(characters, tokens);

@@ -16,6 +16,7 @@
 #include <trireme/data/images/decode.h>
 #include <trireme/data/npy.h>
 #include <trireme/data/stream_state.h>
+#include <trireme/data/text/make_bert_pairs.h>
 #include <trireme/data/token_file.h>
 #include <trireme/graph/show/graph_text.h>
 #include <trireme/graph/show/table.h>
@@ -142,6 +143,23 @@ void read_token_file(std::string_view bytes) {
   for (std::int64_t index = 0; index < tokens->size(); ++index) tokens->get(index);
 }
 
+// The description, then the places of the pairs; tokens and vocabulary are good ones.
+void read_bert_pairs(std::string_view bytes) {
+  static const auto path = [] {
+    const auto vocabulary = file_of("bert/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n");
+    const auto text = file_of("bert/text", "a b\nb a\n\nb b\na a\n");
+    const std::filesystem::path made = folder() / "bert/pairs";
+    data::make_bert_pairs({text}, data::TextForm::kSentences, vocabulary, made,
+                          {.sequence_length = 16, .static_masking = true});
+    return made;
+  }();
+  const auto [description, places] = two_files(bytes);
+  test::write_file(path / "bert.json", description);
+  test::write_file(path / "pairs.npy", places);
+  const auto pairs = data::bert_pairs(path);
+  for (std::int64_t index = 0; index < pairs->size(); ++index) pairs->get(index);
+}
+
 // A fuzzer is to find defects, not large images.
 void read_image(std::string_view bytes) {
   data::decode_image(std::as_bytes(std::span(bytes)),
@@ -168,6 +186,7 @@ std::vector<Format> tensor_formats() {
           {"npy", read_npy},
           {"csv", read_csv},
           {"token_file", read_token_file},
+          {"bert_pairs", read_bert_pairs},
           {"image", read_image},
           {"audio", read_audio}};
 }

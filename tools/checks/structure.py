@@ -75,7 +75,9 @@ def is_torch(include):
 def is_torch_free(path):
     """These build in seconds and run under the thread sanitizer."""
     free = ("trireme/launch/", "trireme/base/", "trireme/schedule/", "trireme/report/", "trireme/comm/engines/shm/", "trireme/data/text/")
-    not_free = ("trireme/comm/engines/shm/shm_connection.", "trireme/comm/engines/shm/shm_engine.", "trireme/launch/store/", "trireme/data/text/masking.", "trireme/data/text/tokens.")
+    not_free = ("trireme/comm/engines/shm/shm_connection.", "trireme/comm/engines/shm/shm_engine.", "trireme/launch/store/", "trireme/data/text/bert_pairs.",
+                "trireme/data/text/detail/bert_pairs_files.", "trireme/data/text/make_bert_pairs.", "trireme/data/text/masking.",
+                "trireme/data/text/tokens.")
     return path.startswith(free) and not path.startswith(not_free)
 
 

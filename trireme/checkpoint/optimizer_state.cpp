@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/json_depth.h>
+#include <trireme/optim/lamb.h>
 
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
@@ -106,6 +107,10 @@ struct Adagrad {
   }
 };
 
+struct Lamb : AdamFields<torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
+  static constexpr auto kName = "LAMB";
+};
+
 // Calls `visit` with the struct above that matches the optimizer. A class derived from one of
 // LibTorch's counts as its base.
 template <typename Visit>
@@ -115,14 +120,15 @@ auto with_kind(const Optimizer& optimizer, Visit visit) {
   if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return visit(AdamW{});
   if (dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr) return visit(RmsProp{});
   if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr) return visit(Adagrad{});
+  if (trireme::detail::is_lamb(optimizer)) return visit(Lamb{});
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
     throw UsageError(
         "the state of LBFGS cannot be saved: it is one history over all parameters together",
-        "save the model alone, or train with SGD, Adam, AdamW, RMSprop or Adagrad");
+        "save the model alone, or train with SGD, Adam, AdamW, LAMB, RMSprop or Adagrad");
   }
   throw UsageError(
       "the state of this optimizer cannot be saved: its class is not one of LibTorch's",
-      "save the model alone, or use SGD, Adam, AdamW, RMSprop or Adagrad");
+      "save the model alone, or use SGD, Adam, AdamW, LAMB, RMSprop or Adagrad");
 }
 
 // Returns the names of the optimizer's parameters by group. A tied parameter has the first of its

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gets and sets the state of a LibTorch optimizer by parameter name. Momentum buffers and similar
 // state are named tensors; step counts and the options of each group (learning rate, betas, ...)
-// are JSON. Supports SGD, Adam, AdamW, RMSprop and Adagrad. LBFGS is not supported, because its
-// state is one history over all parameters.
+// are JSON. Supports SGD, Adam, AdamW, LAMB, RMSprop and Adagrad. LBFGS is not supported, because
+// its state is one history over all parameters.
 #pragma once
 
 #include <trireme/checkpoint/safetensors.h>

@@ -2,7 +2,8 @@
 // The C++ side of the parity test in this folder:
 //   pretrained_parity <architecture> <weights> <inputs> <logits> <weights again>
 // loads weights that `transformers` wrote, computes logits of the inputs in double precision, and
-// writes both the logits and the weights.
+// writes both the logits and the weights. Decoders also continue the first half of each row.
+#include <models/generate.h>
 #include <models/pretrained.h>
 #include <trireme/checkpoint/safetensors.h>
 
@@ -23,14 +24,54 @@ using trireme::checkpoint::TensorMap;
 struct Network {
   models::Architecture architecture;
   std::shared_ptr<torch::nn::Module> module;
-  std::function<torch::Tensor(const TensorMap&)> forward;
+  std::function<TensorMap(const TensorMap&)> forward;
 };
 
 // Of a module that maps tokens or images to logits.
 template <class Module>
 Network network_of(models::Architecture architecture, Module net, const char* input) {
-  return {architecture, net.ptr(),
-          [net, input](const TensorMap& inputs) mutable { return net(inputs.at(input)); }};
+  return {architecture, net.ptr(), [net, input](const TensorMap& inputs) mutable {
+            return TensorMap{{"logits", net(inputs.at(input))}};
+          }};
+}
+
+// Of a decoder, with its likeliest continuation of each row, and with probabilities by which it
+// would draw the token after the row.
+template <class Module>
+Network decoder_of(models::Architecture architecture, Module net) {
+  return {architecture, net.ptr(), [net](const TensorMap& inputs) mutable {
+            const torch::Tensor& tokens = inputs.at("tokens");
+            const auto logits = net(tokens);
+            return TensorMap{
+                {"logits", logits},
+                {"continuation", models::generate(net, tokens.narrow(1, 0, 3).contiguous(),
+                                                  {.tokens = 5, .temperature = 0})},
+                {"probabilities",
+                 models::sampling_probabilities(logits.select(1, -1),
+                                                {.temperature = 0.7, .top_k = 20, .top_p = 0.8})}};
+          }};
+}
+
+// Of an encoder with a head of some kind.
+template <class Module>
+Network bert_of(Module net) {
+  return {models::Architecture::kBERT, net.ptr(), [net](const TensorMap& inputs) mutable {
+            return TensorMap{{"logits", net(inputs.at("tokens"), inputs.at("segments"),
+                                            inputs.at("is_padding"))}};
+          }};
+}
+
+// With both heads of pre-training.
+Network pretraining_bert() {
+  models::BERTOptions options = trireme::test::small_bert();
+  options.next_sentence = true;
+  models::BERT net(options);
+  return {models::Architecture::kBERT, net.ptr(), [net](const TensorMap& inputs) mutable {
+            const models::BERTLogits logits = net->pretraining_logits(
+                inputs.at("tokens"), inputs.at("segments"), inputs.at("is_padding"));
+            return TensorMap{{"prediction_logits", logits.tokens},
+                             {"seq_relationship_logits", logits.next_sentence}};
+          }};
 }
 
 // pretrained_parity.py has the same sizes.
@@ -39,17 +80,15 @@ Network make(const std::string& architecture) {
     models::GPTOptions options = trireme::test::small_gpt();
     options.tied = architecture == "gpt2";
     options.gelu_tanh = true;
-    return network_of(models::Architecture::kGPT2, models::GPT(options), "tokens");
+    return decoder_of(models::Architecture::kGPT2, models::GPT(options));
   }
   if (architecture == "llama") {
-    return network_of(models::Architecture::kLLaMA, models::LLaMA(trireme::test::small_llama()),
-                      "tokens");
+    return decoder_of(models::Architecture::kLLaMA, models::LLaMA(trireme::test::small_llama()));
   }
-  if (architecture == "bert") {
-    models::BERT net(trireme::test::small_bert());
-    return {models::Architecture::kBERT, net.ptr(), [net](const TensorMap& inputs) mutable {
-              return net(inputs.at("tokens"), inputs.at("segments"), inputs.at("is_padding"));
-            }};
+  if (architecture == "bert") return bert_of(models::BERT(trireme::test::small_bert()));
+  if (architecture == "bert_pretraining") return pretraining_bert();
+  if (architecture == "bert_classifier") {
+    return bert_of(models::BERTClassifier(trireme::test::small_bert(), 3));
   }
   if (architecture == "vit") {
     models::ViTOptions options = trireme::test::small_vit();
@@ -70,7 +109,7 @@ void run(const std::string& architecture, const std::string& weights, const std:
   for (const std::string& name : unused) std::printf("unused: %s\n", name.c_str());
   const torch::NoGradGuard no_grad;
   trireme::checkpoint::write_safetensors(
-      logits, {{"logits", network.forward(trireme::checkpoint::read_safetensors(inputs).tensors)}});
+      logits, network.forward(trireme::checkpoint::read_safetensors(inputs).tensors));
   trireme::checkpoint::write_safetensors(
       weights_again, models::to_hugging_face(*network.module, network.architecture));
 }

@@ -23,6 +23,9 @@ TOLERANCE_OF_LLAMA = 1e-5
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 16}
 # Tensors of a model that are others again, or no weights.
 SHARED = {"lm_head.weight", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+BERTS = {"bert": transformers.BertForMaskedLM, "bert_pretraining": transformers.BertForPreTraining,
+         "bert_classifier": transformers.BertForSequenceClassification}
+OUTPUTS = {"bert_pretraining": ("prediction_logits", "seq_relationship_logits")}
 
 
 def make(architecture):
@@ -36,16 +39,28 @@ def make(architecture):
         config = transformers.LlamaConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=20,
                                           num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False, **LAYERS)
         return lambda: transformers.LlamaForCausalLM(config), {"tokens": tokens}, {"input_ids": tokens}
-    if architecture == "bert":
-        config = transformers.BertConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=64, **LAYERS)
+    if architecture in BERTS:
+        config = transformers.BertConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=64, num_labels=3, **LAYERS)
         segments, is_padding = torch.randint(2, (2, 8)), torch.zeros(2, 8, dtype=torch.bool)
         is_padding[1, 6:] = True
-        return (lambda: transformers.BertForMaskedLM(config),
+        return (lambda: BERTS[architecture](config),
                 {"tokens": tokens, "segments": segments, "is_padding": is_padding},
                 {"input_ids": tokens, "token_type_ids": segments, "attention_mask": (~is_padding).long()})
     config = transformers.ViTConfig(image_size=8, patch_size=4, num_labels=5, intermediate_size=20, **LAYERS)
     images = torch.randn(2, 3, 8, 8, dtype=torch.double)
     return lambda: transformers.ViTForImageClassification(config), {"images": images}, {"pixel_values": images}
+
+
+def check_generation(architecture, model, tokens, ours):
+    """The likeliest continuation of three tokens, and the probabilities that sampling draws from."""
+    options = {"attention_mask": torch.ones(2, 3, dtype=torch.long), "pad_token_id": 0, "eos_token_id": None}
+    expected = model.generate(tokens[:, :3], do_sample=False, max_new_tokens=5, **options)
+    if not ours["continuation"].equal(expected):
+        sys.exit(f"{architecture}: continues by {ours['continuation']}, expected {expected}")
+    scores = model(tokens).logits[:, -1]
+    for processor in (transformers.TemperatureLogitsWarper(0.7), transformers.TopKLogitsWarper(20), transformers.TopPLogitsWarper(0.8)):
+        scores = processor(tokens, scores)
+    compare(architecture, "probabilities", ours["probabilities"], scores.softmax(-1))
 
 
 def random_model(make_model):
@@ -74,17 +89,24 @@ def check(program, architecture, folder):
     if run.returncode or run.stdout:
         sys.exit(f"{architecture}: {run.stdout}{run.stderr}")
     with torch.no_grad():
-        expected = model(**arguments).logits
-        compare(architecture, "logits", load_file(files[2])["logits"], expected)
+        outputs = OUTPUTS.get(architecture, ("logits",))
+        expected = model(**arguments)
+        ours = load_file(files[2])
+        for output in outputs:
+            compare(architecture, output, ours[output], expected[output])
+        if "continuation" in ours:
+            check_generation(architecture, model, inputs["tokens"], ours)
         again = random_model(make_model)
         missing, unexpected = again.load_state_dict(load_file(files[3]), strict=False)
         if unexpected or set(missing) - SHARED:
             sys.exit(f"{architecture}: the written weights lack {missing} and have no use for {unexpected}")
-        compare(architecture, "logits of the written weights", again(**arguments).logits, expected)
+        actual = again(**arguments)
+        for output in outputs:
+            compare(architecture, f"{output} of the written weights", actual[output], expected[output])
 
 
 def main():
-    for architecture in ("gpt2", "gpt2_untied", "llama", "bert", "vit"):
+    for architecture in ("gpt2", "gpt2_untied", "llama", *BERTS, "vit"):
         with tempfile.TemporaryDirectory() as folder:
             check(sys.argv[1], architecture, pathlib.Path(folder))
         print(f"{architecture}: the same logits in both directions")

@@ -5,8 +5,13 @@
 //   tokenizer_parity bpe|word_piece TOKENIZER.JSON
 //   tokenizer_parity bpe VOCAB.JSON MERGES.TXT
 //   tokenizer_parity vocabulary_cased|vocabulary_uncased VOCAB.TXT
+//
+// or trains a vocabulary of WordPiece on them and prints its tokens:
+//
+//   tokenizer_parity train_cased|train_uncased TOKENS
 #include <trireme/data/text/bpe_tokenizer.h>
 #include <trireme/data/text/word_piece_tokenizer.h>
+#include <trireme/data/text/word_piece_training.h>
 
 #include <nlohmann/json.hpp>
 
@@ -35,10 +40,22 @@ std::unique_ptr<const Tokenizer> read(const std::string& kind,
                                             : BpeTokenizer::read(files.at(0), files.at(1)));
 }
 
+std::vector<std::string> train(bool lowercase, const std::string& size) {
+  trireme::data::WordPieceTrainer trainer(
+      {.vocabulary_size = std::stoll(size), .tokenizer = {.lowercase = lowercase}});
+  for (const auto& text : nlohmann::json::parse(std::cin)) trainer.add(text.get<std::string>());
+  return trainer.train();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.at(0).starts_with("train")) {
+    const bool lowercase = arguments[0] == "train_uncased";
+    std::cout << nlohmann::json(train(lowercase, arguments.at(1))).dump() << '\n';
+    return 0;
+  }
   const auto tokenizer = read(arguments.at(0), {arguments.begin() + 1, arguments.end()});
   nlohmann::json results = nlohmann::json::array();
   for (const auto& element : nlohmann::json::parse(std::cin)) {

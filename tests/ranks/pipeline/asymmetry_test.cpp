@@ -116,7 +116,7 @@ TEST(Asymmetry, AllHearOfWhatOneRankCannotBegin) {
     const TrainingStep step(*network.module, group.rank() == 1 ? none : network.forward, plan,
                             group);
   });
-  expect_heard("LBFGS", [](const Network& network, Plan /*plan*/, const comm::Group& group) {
+  expect_heard("LBFGS", [](const Network& network, const Plan& /*plan*/, const comm::Group& group) {
     const Plan plan = plan_of({.pipe = 1, .data = 2, .zero_level = 1}, network);
     TrainingStep step(*network.module, network.forward, plan, group);
     torch::optim::SGD one(network.module->parameters(), 0.1);

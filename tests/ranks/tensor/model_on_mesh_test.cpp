@@ -2,6 +2,7 @@
 // Model with a plan whose mesh has other axes than data: the same training as with data alone.
 #include <trireme/base/error.h>
 #include <trireme/data/data_loader.h>
+#include <trireme/optim/lamb.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/lambda_callback.h>
@@ -14,6 +15,7 @@
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -51,14 +53,23 @@ struct Outcome {
   std::vector<torch::Tensor> parameters;
 };
 
-Outcome train(const Plan& plan, const comm::Group& group, const Callbacks& callbacks = {}) {
+enum class Kind { kAdamW, kLamb };
+
+std::unique_ptr<torch::optim::Optimizer> optimizer_of(Kind kind,
+                                                      std::vector<torch::Tensor> parameters) {
+  if (kind == Kind::kLamb) return lamb(std::move(parameters), {.learning_rate = 1e-2});
+  return std::make_unique<torch::optim::AdamW>(std::move(parameters), 1e-2);
+}
+
+Outcome train(const Plan& plan, const comm::Group& group, const Callbacks& callbacks = {},
+              Kind kind = Kind::kAdamW) {
   auto network = seeded();
-  torch::optim::AdamW optimizer(network->parameters(), 1e-2);
+  const auto optimizer = optimizer_of(kind, network->parameters());
   const auto data = pipeline_for(data_part(plan, group));
   const auto loss = [](const torch::Tensor& logits, const torch::Tensor& target) {
     return torch::cross_entropy_loss(logits.flatten(0, 1), target.flatten());
   };
-  Model model(network, loss, optimizer, {.group = group, .plan = plan, .clip_norm = 1.0});
+  Model model(network, loss, *optimizer, {.group = group, .plan = plan, .clip_norm = 1.0});
   Outcome outcome;
   outcome.history = model.train(3, data, callbacks);
   outcome.evaluation = model.evaluate(data);
@@ -97,6 +108,18 @@ TEST(ModelOnMesh, TrainsEvaluatesAndPredictsAsWithDataAlone) {
       });
     }
   }
+}
+
+// The norms of LAMB are those of whole parameters.
+TEST(ModelOnMesh, TrainsByLambAsOnOneRank) {
+  Outcome expected;
+  run_ranks(1, [&](const comm::Group& group) { expected = train({}, group, {}, Kind::kLamb); });
+  run_ranks(2, [&](const comm::Group& group) {
+    const Outcome outcome = train(on_mesh({{"tensor", 2}}), group, {}, Kind::kLamb);
+    for (std::size_t i = 0; i < outcome.parameters.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(outcome.parameters[i], expected.parameters[i], 1e-9, 1e-9));
+    }
+  });
 }
 
 TEST(ModelOnMesh, TrainsOnPartsOfSequences) {

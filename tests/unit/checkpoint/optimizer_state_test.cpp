@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/module_state.h>
+#include <trireme/optim/lamb.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,6 +71,15 @@ std::vector<Case> all_optimizers() {
          return std::make_unique<AdamW>(
              groups_of(m, std::make_unique<AdamWOptions>(AdamWOptions(0.1))),
              AdamWOptions(0.01).weight_decay(0.1));
+       }},
+      {"LAMB",
+       [](auto& m) {
+         std::vector<LambGroup> groups(2);
+         for (const auto& parameter : m.parameters())
+           groups[parameter.dim() > 1 ? 0 : 1].parameters.push_back(parameter);
+         groups[0].options.learning_rate = 0.02;
+         groups[1].adapts = false;
+         return lamb(std::move(groups));
        }},
       {"RMSprop",
        [](auto& m) {

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/data/dataset_views.h>
+#include <trireme/data/files/npy_format.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -218,6 +219,17 @@ TEST_F(Npy, NamesTheOffsetInAHeaderThatCannotBeRead) {
   };
   for (const auto& [dictionary, expected] : cases)
     EXPECT_THAT(error_of(header_of(dictionary)), HasSubstr(expected)) << dictionary;
+}
+
+TEST(NpyHeader, IsThatOfNumpy) {
+  const std::vector<std::pair<Sizes, std::string>> shapes = {
+      {{}, "()"}, {{3}, "(3,)"}, {{3, 4}, "(3, 4)"}};
+  for (const auto& [shape, text] : shapes) {
+    EXPECT_EQ(make_npy_header({.dtype = "i8", .shape = shape}),
+              header_of(dictionary_of("<i8", text)));
+  }
+  EXPECT_EQ(make_npy_header({.dtype = "u1", .shape = {2}}),
+            header_of(dictionary_of("|u1", "(2,)")));
 }
 
 }  // namespace

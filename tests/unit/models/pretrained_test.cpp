@@ -76,6 +76,26 @@ TEST(Pretrained, ReturnsNamesThatHaveNoPlace) {
               ElementsAre("bert.pooler.dense.weight"));
 }
 
+TEST(Pretrained, LeavesNewModulesAsTheyAre) {
+  const BERTOptions options{
+      .vocabulary = 7, .sequence = 5, .hidden = 4, .layers = 1, .heads = 2, .next_sentence = true};
+  const auto weights = to_hugging_face(*BERT(options), Architecture::kBERT);
+  BERTClassifier net(options, 3);
+  const auto before = net->named_parameters()["classifier.weight"].clone();
+  EXPECT_THAT(
+      message_of<c10::Error>([&] { load_hugging_face(*net, Architecture::kBERT, weights); }),
+      HasSubstr("the weights have no classifier.weight, which becomes classifier.weight"));
+  EXPECT_THAT(load_hugging_face(*net, Architecture::kBERT, weights, {"classifier"}),
+              testing::Contains("cls.seq_relationship.bias"));
+  EXPECT_TRUE(net->named_parameters()["classifier.weight"].equal(before));
+  EXPECT_TRUE(
+      net->named_parameters()["pooler.weight"].equal(weights.at("bert.pooler.dense.weight")));
+  // What the weights have is loaded.
+  auto fine_tuned = to_hugging_face(*BERTClassifier(options, 3), Architecture::kBERT);
+  load_hugging_face(*net, Architecture::kBERT, fine_tuned, {"classifier"});
+  EXPECT_TRUE(net->named_parameters()["classifier.weight"].equal(fine_tuned["classifier.weight"]));
+}
+
 TEST(Pretrained, ChangesNothingIfAWeightIsMissingOrHasAnotherShape) {
   GPT net = small_gpt(true);
   const auto before = net->named_parameters()["token_embedding.weight"].clone();

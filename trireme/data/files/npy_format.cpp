@@ -2,6 +2,7 @@
 #include <trireme/data/files/npy_format.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/data/files/check_is_file.h>
 
 #include <algorithm>
@@ -243,6 +244,20 @@ NpyHeader read_npy_header(const fs::path& path) {
   header.bytes = bytes_of(path, header);
   check_bytes(path, header);
   return header;
+}
+
+std::string make_npy_header(const NpyHeader& header) {
+  constexpr std::size_t kAlignment = 64;
+  constexpr std::size_t kPreamble = 10;
+  std::string text = "{'descr': '" + std::string(header.dtype.ends_with('1') ? "|" : "<") +
+                     header.dtype + "', 'fortran_order': False, 'shape': (";
+  text += list_text(header.shape) + (header.shape.size() == 1 ? ",), }" : "), }");
+  text.append(kAlignment - 1 - (kPreamble + text.size()) % kAlignment, ' ');
+  text += '\n';
+  std::string bytes(kMagic);
+  bytes +=
+      {'\1', '\0', static_cast<char>(text.size() & 0xFFU), static_cast<char>(text.size() >> 8U)};
+  return bytes + text;
 }
 
 }  // namespace trireme::data

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses the header of NumPy's .npy files, without LibTorch. docs/formats/datasets.md describes the
-// format.
+// Parses and makes the header of NumPy's .npy files, without LibTorch. docs/formats/datasets.md
+// describes the format.
 #pragma once
 
 #include <cstdint>
@@ -24,5 +24,9 @@ struct NpyHeader {
 /// - its elements are in Fortran order, big-endian, structures, objects, text or dates, or
 /// - it has fewer or more bytes than its header states.
 NpyHeader read_npy_header(const std::filesystem::path& path);
+
+/// Returns the first bytes of a file of format 1.0 with such an array, to the first element. Their
+/// number is a multiple of 64. `offset` and `bytes` are ignored.
+std::string make_npy_header(const NpyHeader& header);
 
 }  // namespace trireme::data

@@ -29,12 +29,16 @@ BertMasking::BertMasking(BertMaskingOptions options) {
                      "give one from 0 to 1");
   }
   check_token("mask token", options.mask_token, options.vocabulary_size);
-  std::vector<bool> is_special(static_cast<std::size_t>(options.vocabulary_size));
+  std::vector<Kind> kinds(static_cast<std::size_t>(options.vocabulary_size), Kind::kOrdinary);
+  for (const std::int64_t token : options.continuations) {
+    check_token("continuation", token, options.vocabulary_size);
+    kinds[static_cast<std::size_t>(token)] = Kind::kContinuation;
+  }
   for (const std::int64_t token : options.special_tokens) {
     check_token("special token", token, options.vocabulary_size);
-    is_special[static_cast<std::size_t>(token)] = true;
+    kinds[static_cast<std::size_t>(token)] = Kind::kSpecial;
   }
-  is_special_ = std::make_shared<const std::vector<bool>>(std::move(is_special));
+  kinds_ = std::make_shared<const std::vector<Kind>>(std::move(kinds));
   options_ = std::make_shared<const BertMaskingOptions>(std::move(options));
 }
 
@@ -52,6 +56,9 @@ MaskedTokens BertMasking::operator()(const at::Tensor& tokens, Random& random) c
   masked.labels = at::empty_like(masked.input);
   auto* const input = masked.input.mutable_data_ptr<std::int64_t>();
   auto* const labels = masked.labels.mutable_data_ptr<std::int64_t>();
+  const std::int64_t row = tokens.dim() > 0 ? tokens.size(-1) : 1;
+  bool is_in_word = false;  // The token before belongs to a word,
+  bool is_chosen = false;   // which is chosen.
   for (std::int64_t place = 0; place < masked.input.numel(); ++place) {
     const std::int64_t token = input[place];
     if (token < 0 || token >= options_->vocabulary_size) {
@@ -60,8 +67,12 @@ MaskedTokens BertMasking::operator()(const at::Tensor& tokens, Random& random) c
                        "give the size of the vocabulary that the tokens are of");
     }
     labels[place] = kIgnoredLabel;
-    if ((*is_special_)[static_cast<std::size_t>(token)]) continue;
-    if (random.uniform() >= static_cast<float>(options_->probability)) continue;
+    const Kind kind = (*kinds_)[static_cast<std::size_t>(token)];
+    const bool begins_word = kind == Kind::kOrdinary || !is_in_word || place % row == 0;
+    is_in_word = kind != Kind::kSpecial;
+    if (!is_in_word) continue;
+    if (begins_word) is_chosen = random.uniform() < static_cast<float>(options_->probability);
+    if (!is_chosen) continue;
     labels[place] = token;
     const float share = random.uniform();
     if (share < kMaskShare) {

@@ -27,6 +27,9 @@ struct BertMaskingOptions {
   double probability = 0.15;
   /// Tokens that are never chosen: beginning, end, padding, and the mask token itself.
   std::vector<std::int64_t> special_tokens = {};
+  /// Tokens that continue a word, such as `##ing` (continuing_tokens). If there are any, whole
+  /// words are chosen: a token that is directly followed by such tokens is chosen with them.
+  std::vector<std::int64_t> continuations = {};
 };
 
 /// The masked tokens and their labels.
@@ -42,12 +45,13 @@ struct MaskedTokens {
 /// Of the chosen tokens, 80 % become the mask token, 10 % a random token of the vocabulary, and 10
 /// % stay as they are. For each token in order that is not special, draws `uniform`, which chooses
 /// it if below the probability. For a chosen token draws `uniform` again: below 0.8 it becomes the
-/// mask token, below 0.9 the token `below(vocabulary_size)`. Cheap to copy; const methods may be
-/// called concurrently.
+/// mask token, below 0.9 the token `below(vocabulary_size)`. With `continuations`, the first token
+/// of a word alone draws whether the word is chosen, and each of its tokens what it becomes. Cheap
+/// to copy; const methods may be called concurrently.
 class BertMasking {
  public:
   /// Checks and stores the options. Throws UsageError if the probability is not in [0, 1], or if
-  /// the mask token or a special token is not in the vocabulary.
+  /// the mask token, a special token or a continuation is not in the vocabulary.
   explicit BertMasking(BertMaskingOptions options);
 
   /// Masks a tensor of tokens of any shape.
@@ -59,8 +63,9 @@ class BertMasking {
 
  private:
   std::shared_ptr<const BertMaskingOptions> options_;
-  // True for special tokens, by token.
-  std::shared_ptr<const std::vector<bool>> is_special_;
+  // By token.
+  enum class Kind : std::uint8_t { kOrdinary, kContinuation, kSpecial };
+  std::shared_ptr<const std::vector<Kind>> kinds_;
 };
 
 /// Returns a transform that makes two columns, input and labels, of one column of tokens.

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/optim/lamb.h>
 #include <trireme/optim/state_fields.h>
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/module/local_memory.h>
@@ -74,6 +75,8 @@ void check_elementwise(const optim::Optimizer& optimizer) {
                    " cannot step slices of parameters: ",
                    dynamic_cast<const optim::LBFGS*>(&optimizer) != nullptr
                        ? "LBFGS takes inner products over all of them"
+                   : is_lamb(optimizer)
+                       ? "LAMB takes the norm of each whole parameter"
                        : "only SGD, Adam, AdamW, RMSprop and Adagrad are known to treat every "
                          "element alone"),
       "use one of those, or a plan with zero_level 0");

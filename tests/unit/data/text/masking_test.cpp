@@ -8,6 +8,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -137,6 +138,62 @@ TEST(BertMasking, RefusesSettingsThatCannotBe) {
                 bert_masking({.mask_token = 3, .vocabulary_size = 10, .special_tokens = {10}});
               }),
               HasSubstr("the special token 10 and a vocabulary of 10"));
+}
+
+// 10 to 19 continue words. A special token ends a word, and so does the end of a row.
+TEST(BertMasking, ChoosesWholeWords) {
+  BertMaskingOptions whole = options(0.5);
+  for (std::int64_t token = 10; token < 20; ++token) whole.continuations.push_back(token);
+  const BertMasking masking(whole);
+  const at::Tensor row = at::tensor({50, 10, 11, 51, 52, 12, 0, 13, 14, 53}, at::kLong);
+  const at::Tensor tokens = at::stack({row, row.roll(1)});
+  for (std::uint64_t sample = 0; sample < 200; ++sample) {
+    const MaskedTokens masked = apply(masking, tokens, sample);
+    const auto is_chosen = [&](int line, std::int64_t place) {
+      return masked.labels[line][place].item<std::int64_t>() != kIgnoredLabel;
+    };
+    EXPECT_EQ(is_chosen(0, 1), is_chosen(0, 0));
+    EXPECT_EQ(is_chosen(0, 2), is_chosen(0, 0));
+    EXPECT_EQ(is_chosen(0, 5), is_chosen(0, 4));
+    EXPECT_EQ(is_chosen(0, 8), is_chosen(0, 7));
+    EXPECT_FALSE(is_chosen(0, 6));
+    EXPECT_FALSE(is_chosen(1, 7));
+  }
+  // Of each word half are chosen, also of one that begins with a continuation.
+  std::int64_t chosen = 0;
+  for (std::uint64_t sample = 0; sample < 2000; ++sample)
+    chosen += apply(masking, row, sample).labels.ne(kIgnoredLabel)[7].item<bool>() ? 1 : 0;
+  EXPECT_NEAR(static_cast<double>(chosen) / 2000, 0.5, 0.05);
+}
+
+// Each token of a word draws what it becomes.
+TEST(BertMasking, DrawsForAWordOnceAndForItsTokensEach) {
+  BertMaskingOptions whole = options(0.5);
+  whole.continuations = {10};
+  const at::Tensor tokens = at::tensor({50, 10, 51}, at::kLong);
+  for (std::uint64_t sample = 0; sample < 100; ++sample) {
+    const at::Tensor input = tokens.clone();
+    Random random = numbers(sample);
+    bool is_chosen = false;
+    for (std::int64_t place = 0; place < 3; ++place) {
+      if (place != 1) is_chosen = random.uniform() < 0.5F;
+      if (!is_chosen) continue;
+      const float share = random.uniform();
+      if (share < 0.8F) {
+        input[place] = kMask;
+      } else if (share < 0.9F) {
+        input[place] = random.below(kVocabulary);
+      }
+    }
+    EXPECT_TRUE(at::equal(apply(BertMasking(whole), tokens, sample).input, input));
+  }
+}
+
+TEST(BertMasking, RefusesAContinuationThatIsNoToken) {
+  BertMaskingOptions whole = options();
+  whole.continuations = {kVocabulary};
+  EXPECT_THAT(message_of<UsageError>([&] { BertMasking{whole}; }),
+              HasSubstr("the continuation 1000 and a vocabulary of 1000"));
 }
 
 }  // namespace

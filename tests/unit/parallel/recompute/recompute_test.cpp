@@ -86,6 +86,7 @@ TEST(Recompute, TakesLambdasAndModules) {
   EXPECT_TRUE(same(expected, gradient_of([&](const auto& x) { return recompute(layer, x); })));
   EXPECT_TRUE(same(expected, gradient_of([&](const auto& x) { return recompute(shared, x); })));
   EXPECT_TRUE(same(expected, gradient_of([&](const auto& x) {
+                     // NOLINTNEXTLINE(performance-unnecessary-value-param): functions may copy
                      return recompute([&](torch::Tensor h) { return layer(h); }, x);
                    })));
   EXPECT_TRUE(same(expected, gradient_of([&](const auto& x) {

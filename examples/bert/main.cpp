@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pre-trains a BERT on pairs of sentences, over as many processes as it is started with: masked
+// tokens and the next sentence. With --classify it fine-tunes one on texts with labels.
+#include "examples/bert/classify.h"
+#include "examples/bert/pretrained_folder.h"
+#include "examples/bert/pretraining.h"
+#include <trireme/data/dataset_views.h>
+#include <trireme/trireme.h>
+
+#include <CLI/CLI.hpp>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <iostream>
+
+namespace data = trireme::data;
+
+struct Options : examples::PretrainingOptions {
+  std::string run;
+  int zero = 0;
+  int tensor = 1;
+  int stages = 1;
+  std::int64_t micro_batches = 1;
+};
+
+// The axes that the options ask for, with the remaining ranks along `data`.
+trireme::Plan plan_for(const Options& options, const torch::nn::Module& network, int ranks) {
+  trireme::Plan plan;
+  plan.zero_level = options.zero;
+  plan.micro_batches = options.micro_batches;
+  if (options.stages == 1 && options.tensor == 1) return plan;
+  if (options.stages > 1) plan.mesh.push_back({"pipe", options.stages});
+  plan.mesh.push_back({"data", ranks / options.stages / options.tensor});
+  if (options.tensor > 1) {
+    plan.mesh.push_back({"tensor", options.tensor});
+    plan.layouts = trireme::transformer_layouts(network);
+  }
+  return plan;
+}
+
+// Returns the loss of the validation.
+double train(const Options& options, const trireme::World& world, const data::BertPairs& pairs,
+             const data::DataLoader& training, const data::DataLoader& validation,
+             models::BERT& network) {
+  const auto optimizer =
+      examples::make_optimizer(*network, options.optimizer, options.learning_rate);
+  const trireme::Plan plan = plan_for(options, *network, world.size);
+  trireme::Model model(
+      [&](const data::Batch& batch) { return examples::pretraining_loss(network, batch); },
+      network.ptr(), *optimizer,
+      {.group = world.group, .plan = plan, .clip_norm = options.clip_norm, .deterministic = 1});
+
+  const std::int64_t parts = trireme::data_part(plan, world.group).count * options.micro_batches;
+  const std::int64_t steps_in_epoch = std::max<std::int64_t>(1, training.batches() / parts);
+  const std::int64_t steps = options.epochs * steps_in_epoch;
+  trireme::LearningRate rate(*optimizer,
+                             trireme::LearningRateSchedule::linear(options.learning_rate, 0, steps)
+                                 .after_warm_up(steps / 10 + 1));
+  trireme::LossMonitor monitor(std::max<std::int64_t>(1, steps_in_epoch / 2));
+  trireme::Callbacks callbacks{rate, monitor};
+
+  const trireme::checkpoint::SaveOptions save{.folder = options.run, .prefix = "bert", .keep = 2};
+  std::optional<trireme::Checkpoint> checkpoint;
+  std::optional<trireme::JsonlWriter> events;
+  if (!options.run.empty()) {
+    if (world.is_first()) {
+      examples::write_description(options.run, examples::network_options(options, pairs),
+                                  std::filesystem::path(options.data) / "vocab.txt",
+                                  pairs.settings().lowercase);
+    }
+    callbacks.emplace_back(checkpoint.emplace(trireme::CheckpointOptions{.save = save}));
+    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{.folder = options.run}));
+    if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix))
+      model.resume(*newest);
+  }
+  model.fit(training, validation,
+            {.epochs = options.epochs, .callbacks = callbacks, .validate_every_epochs = 0});
+  return model.evaluate(validation).loss;
+}
+
+void pretrain(const Options& options) {
+  const auto world = trireme::init();
+  torch::manual_seed(1);
+  const auto pairs = examples::open_pairs(options, world);
+  const std::int64_t held_out = std::max<std::int64_t>(1, pairs->size() / 10);
+  auto training = data::bert_batches(pairs, data::skip(pairs, held_out));
+  training.shuffle(1).batch(options.batch, data::LastBatch::kDrop).prefetch(2);
+  auto validation = data::bert_batches(pairs, data::take(pairs, held_out)).batch(options.batch);
+
+  models::BERT network(examples::network_options(options, *pairs));
+  const double loss = train(options, world, *pairs, training, validation, network);
+  if (!options.run.empty()) examples::write_weights(options.run, *network, world);
+  if (!world.is_first()) return;
+  const auto guessing =
+      std::log(2.0) + std::log(static_cast<double>(pairs->tokenizer().vocabulary_size()));
+  std::cout << "validation loss " << loss << ", by guessing " << guessing << std::endl;
+}
+
+int main(int argc, char** argv) {
+  Options options;
+  examples::ClassifyOptions classify;
+  CLI::App app("Pre-trains a BERT on pairs of sentences, or fine-tunes one on texts with labels");
+  add_options(app, options);
+  app.add_option("--run", options.run,
+                 "Folder for checkpoints, records and the network; a second start goes on");
+  app.add_option("--zero", options.zero, "ZeRO level")
+      ->check(CLI::Range(0, 3))
+      ->capture_default_str();
+  app.add_option("--tensor", options.tensor, "Ranks that a layer is cut among")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--stages", options.stages,
+                 "Cuts the network into so many stages, each on a rank of its own")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--micro-batches", options.micro_batches, "Batches that make one step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--classify", classify.file, "Fine-tune on lines of label<TAB>text instead")
+      ->check(CLI::ExistingFile);
+  app.add_option("--from", classify.from, "Folder of a pre-trained BERT, with --classify");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (classify.file.empty()) {
+      pretrain(options);
+    } else {
+      classify.epochs = options.epochs;
+      classify.batch = options.batch;
+      classify.learning_rate = options.learning_rate;
+      examples::classify(classify);
+    }
+  } catch (const std::exception& error) {
+    std::cerr << "bert: " << trireme::message_of(error) << '\n';
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/bert/pretrained_folder.h"
+#include <models/pretrained.h>
+#include <trireme/base/atomic_file.h>
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/checkpoint.h>
+#include <trireme/checkpoint/distributed_checkpoint.h>
+#include <trireme/checkpoint/safetensors.h>
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+
+namespace examples {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kWeights = "model.safetensors";
+
+json read_json(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  json content = json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (content.is_object()) return content;
+  throw trireme::DataError(path.string() + " is missing or no JSON object",
+                           "give a folder that examples/bert or Hugging Face's transformers wrote");
+}
+
+}  // namespace
+
+void write_description(const std::filesystem::path& folder, const models::BERTOptions& options,
+                       const std::filesystem::path& vocabulary, bool lowercase) {
+  std::filesystem::create_directories(folder);
+  const json config = {{"architectures", {"BertForPreTraining"}},
+                       {"model_type", "bert"},
+                       {"vocab_size", options.vocabulary},
+                       {"max_position_embeddings", options.sequence},
+                       {"type_vocab_size", options.segments},
+                       {"hidden_size", options.hidden},
+                       {"intermediate_size", 4 * options.hidden},
+                       {"num_hidden_layers", options.layers},
+                       {"num_attention_heads", options.heads},
+                       {"hidden_act", "gelu"},
+                       {"hidden_dropout_prob", options.dropout},
+                       {"attention_probs_dropout_prob", options.dropout},
+                       {"layer_norm_eps", 1e-12}};
+  trireme::write_file(folder / "config.json", config.dump(2) + "\n");
+  trireme::write_file(
+      folder / "tokenizer_config.json",
+      json{{"tokenizer_class", "BertTokenizer"}, {"do_lower_case", lowercase}}.dump(2) + "\n");
+  std::filesystem::copy_file(vocabulary, folder / "vocab.txt",
+                             std::filesystem::copy_options::overwrite_existing);
+}
+
+void write_weights(const std::filesystem::path& folder, const torch::nn::Module& network,
+                   const trireme::World& world) {
+  const auto weights = trireme::checkpoint::full_tensors(
+      models::to_hugging_face(network, models::Architecture::kBERT));
+  if (!world.is_first()) return;
+  trireme::checkpoint::write_safetensors(folder / kWeights, weights, {{"format", "pt"}});
+}
+
+models::BERTOptions read_options(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  const json config = read_json(path);
+  const auto number = [&](const char* name) {
+    const auto found = config.find(name);
+    if (found != config.end() && found->is_number_integer()) return found->get<std::int64_t>();
+    throw trireme::DataError(path.string() + " has no number " + name, "give the folder of a BERT");
+  };
+  const models::BERTOptions options{.vocabulary = number("vocab_size"),
+                                    .sequence = number("max_position_embeddings"),
+                                    .segments = number("type_vocab_size"),
+                                    .hidden = number("hidden_size"),
+                                    .layers = number("num_hidden_layers"),
+                                    .heads = number("num_attention_heads")};
+  if (number("intermediate_size") != 4 * options.hidden ||
+      config.value("hidden_act", "gelu") != "gelu") {
+    throw trireme::DataError(
+        path.string() + " has MLPs of another size or activation than models::BERT",
+        "give a model whose intermediate_size is 4 times hidden_size, and whose hidden_act is "
+        "gelu");
+  }
+  return options;
+}
+
+trireme::data::WordPieceTokenizer read_tokenizer(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "tokenizer_config.json";
+  const bool lowercase =
+      !std::filesystem::exists(path) || read_json(path).value("do_lower_case", true);
+  return trireme::data::WordPieceTokenizer::read(folder / "vocab.txt", {.lowercase = lowercase});
+}
+
+void load_weights(const std::filesystem::path& folder, models::BERTClassifier& network) {
+  if (std::filesystem::exists(folder / kWeights)) {
+    models::load_hugging_face(*network, models::Architecture::kBERT,
+                              trireme::checkpoint::read_safetensors(folder / kWeights).tensors,
+                              {"classifier"});
+    return;
+  }
+  const auto newest = trireme::checkpoint::latest(folder, "bert");
+  if (!newest) {
+    throw trireme::DataError(folder.string() + " has no " + kWeights + " and no checkpoint",
+                             "give the --run folder of pre-training, or one of transformers");
+  }
+  const auto loaded = trireme::checkpoint::load_model(*newest, network, {.strict = false});
+  for (const std::string& name : loaded.missing) {
+    if (name.starts_with("classifier.")) continue;
+    throw trireme::DataError(newest->string() + " lacks " + name,
+                             "give a checkpoint of the same kind of network");
+  }
+}
+
+}  // namespace examples
