@@ -27,7 +27,7 @@ struct LambOptions {
 /// Parameters that are stepped in the same way.
 struct LambGroup {
   std::vector<at::Tensor> parameters{};  ///< the parameters
-  LambOptions options{};               ///< how to step them
+  LambOptions options{};                 ///< how to step them
   /// Scales the update of each parameter to the parameter's norm. False for biases and norms, which
   /// are usually stepped without it and without weight decay; this makes Adam of LAMB.
   bool adapts = true;

@@ -123,7 +123,9 @@ TEST_F(BertPairsTest, HoldsSentencesThatFollowOrRandomOnes) {
     for (int sentence = a.first; sentence <= a.last; ++sentence) seen[a.document].insert(sentence);
     if (sample[3].item<std::int64_t>() == 1) {
       ++random;
-      if (a.document >= 0 && b.document >= 0) EXPECT_NE(a.document, b.document);
+      if (a.document >= 0 && b.document >= 0) {
+        EXPECT_NE(a.document, b.document);
+      }
     } else if (a.document >= 0 && b.document >= 0) {
       EXPECT_EQ(a.document, b.document);
       EXPECT_GT(b.first, a.last);
