@@ -28,9 +28,7 @@ class ChoiceList {
       for (const std::int64_t tensor : divisors(ranks_ / pipe)) {
         if (!allows("tensor", tensor)) continue;
         for (const std::int64_t context : divisors(ranks_ / pipe / tensor)) {
-          if (!allows("context", context)) continue;
-          const SharedAxes shared = {.context = context, .tensor = tensor};
-          add_mesh(pipe, ranks_ / pipe / shared.size(), shared);
+          if (allows("context", context)) add_experts(pipe, {.context = context, .tensor = tensor});
         }
       }
     }
@@ -39,6 +37,15 @@ class ChoiceList {
   }
 
  private:
+  void add_experts(std::int64_t pipe, SharedAxes shared) {
+    for (const std::int64_t expert : divisors(ranks_ / pipe / shared.size())) {
+      if (!allows("expert", expert)) continue;
+      SharedAxes all = shared;
+      all.expert = expert;
+      add_mesh(pipe, ranks_ / pipe / all.size(), all);
+    }
+  }
+
   // Notes why a choice is left out.
   bool excluded(const std::string& reason) {
     reasons_.insert(reason);
@@ -55,12 +62,18 @@ class ChoiceList {
 
   bool is_possible(std::int64_t pipe, std::int64_t data, const SharedAxes& shared) {
     if (!allows("data", data)) return false;
-    const auto [context, tensor] = shared;
-    if (context > 1 &&
-        (shared.size() > limits_.most_shared ||
-         std::ranges::find(limits_.context_sizes, context) == limits_.context_sizes.end())) {
-      return excluded(join_message("context=", context, tensor > 1 ? " with tensor" : "",
-                                   " gains nothing, or is beyond what is tried"));
+    const auto [context, expert, tensor] = shared;
+    const auto is_tried = [&](std::int64_t size, const std::vector<std::int64_t>& sizes) {
+      return size == 1 || (shared.size() <= limits_.most_shared &&
+                           std::ranges::find(sizes, size) != sizes.end());
+    };
+    if (!is_tried(context, limits_.context_sizes)) {
+      return excluded(
+          join_message("context=", context, " gains nothing, or is beyond what is tried"));
+    }
+    if (!is_tried(expert, limits_.expert_sizes)) {
+      return excluded(
+          join_message("expert=", expert, " has no experts, or is beyond what is tried"));
     }
     if (tensor > 1 &&
         std::ranges::find(limits_.tensor_sizes, tensor) == limits_.tensor_sizes.end()) {
@@ -235,7 +248,7 @@ Plan make_plan(const Choice& choice, const Plan& base, const ParameterLayouts& l
   if (!choice.data_outside) add_axis(kDataAxis, choice.data);
   add_axes(plan.mesh, choice.shared);
   if (plan.mesh.empty()) plan.mesh.push_back({kDataAxis, 1});
-  plan.layouts = choice.shared.tensor > 1 ? layouts : ParameterLayouts();
+  plan.layouts = layouts;
   plan.micro_batches = choice.micro_batches;
   plan.zero_level = choice.zero_level;
   if (choice.pipe > 1) {

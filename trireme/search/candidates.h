@@ -19,7 +19,7 @@ namespace trireme::search {
 struct Choice {
   std::int64_t pipe = 1;
   std::int64_t data = 1;
-  SharedAxes shared{};        ///< `context` and `tensor`
+  SharedAxes shared{};        ///< `context`, `expert` and `tensor`
   bool data_outside = false;  ///< `data` is outside of `pipe` in the mesh
   std::int64_t rows = 1;      ///< of a micro-batch on a rank along `data`
   std::int64_t micro_batches = 1;
@@ -39,8 +39,8 @@ struct ChoiceLimits {
   std::vector<std::int64_t> tensor_sizes{};
   std::string without_tensor{};  ///< why there are none for another size; empty: nothing is gained
   std::vector<std::int64_t> context_sizes{};  ///< sizes of `context` above 1 to consider
-  std::int64_t most_shared =
-      1;  ///< ranks that may share rows along `context` and `tensor` together
+  std::vector<std::int64_t> expert_sizes{};   ///< sizes of `expert` above 1 to consider
+  std::int64_t most_shared = 1;  ///< ranks that may share rows along all of these axes together
 };
 
 /// Returns all choices that the constraints allow, in a fixed order. Throws UsageError if there are
@@ -52,7 +52,7 @@ std::vector<Choice> all_choices(const Training& training, std::int64_t ranks,
 std::vector<std::int64_t> divisors(std::int64_t number);
 
 /// Returns the plan of a choice.
-/// @param layouts of parameters along `tensor`.
+/// @param layouts of parameters along the axes that share rows.
 Plan make_plan(const Choice& choice, const Plan& base, const ParameterLayouts& layouts,
                const std::vector<RepeatedModules>& repeated);
 

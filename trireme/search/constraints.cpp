@@ -109,12 +109,12 @@ AxisRange Constraints::axis(const std::string& name) const {
 
 void add_constraint(Constraints& constraints, std::string_view text) {
   static const std::vector<std::string> names = {
-      "data", "pipe",     "context", "tensor",    "zero_level", "micro_batches",
-      "rows", "schedule", "chunks",  "recompute", "memory_gib"};
+      "data",          "pipe", "context",  "expert", "tensor",    "zero_level",
+      "micro_batches", "rows", "schedule", "chunks", "recompute", "memory_gib"};
   const Wish wish = parse_wish(text);
   const auto earlier = [&](const auto& value) { return join_message(wish.name, "=", value); };
   if (wish.name == "data" || wish.name == "pipe" || wish.name == "context" ||
-      wish.name == "tensor") {
+      wish.name == "expert" || wish.name == "tensor") {
     add_axis(constraints, wish);
   } else if (wish.name == "zero_level") {
     constexpr std::int64_t kHighest = 3;

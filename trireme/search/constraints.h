@@ -30,7 +30,8 @@ enum class Recomputation {
 
 /// Constraints of a search. Default: everything is searched.
 struct Constraints {
-  std::map<std::string, AxisRange> axes{};  ///< by name: `data`, `pipe`, `context`, `tensor`
+  std::map<std::string, AxisRange>
+      axes{};  ///< by name: `data`, `pipe`, `context`, `expert`, `tensor`
   std::optional<int> zero_level{};
   std::optional<std::int64_t> micro_batches{};
   std::optional<std::int64_t> rows{};  ///< of one micro-batch on a rank along `data`

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/search/record_table.h>
 
+#include <trireme/base/error.h>
+#include <trireme/plan/expert_layouts.h>
 #include <trireme/search/layouts/layout_search.h>
 #include <trireme/search/training/loss_of_rows.h>
+#include <trireme/tensor/expert_axis.h>
 
 #include <c10/util/Exception.h>
 
@@ -23,6 +26,7 @@ std::int64_t few_rows(std::int64_t tensor) { return std::max<std::int64_t>(2, te
 
 void add_axes(std::vector<MeshAxis>& mesh, const SharedAxes& shared) {
   if (shared.context > 1) mesh.push_back({kContextAxis, shared.context});
+  if (shared.expert > 1) mesh.push_back({kExpertAxis, shared.expert});
   if (shared.tensor > 1) mesh.push_back({"tensor", shared.tensor});
 }
 
@@ -48,13 +52,31 @@ const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
   return found->second;
 }
 
+const ParameterLayouts& RecordTable::experts() {
+  if (!experts_) {
+    try {
+      experts_ = expert_layouts(*training_.module);
+    } catch (const UsageError&) {
+      experts_.emplace();
+    }
+  }
+  return *experts_;
+}
+
+ParameterLayouts RecordTable::layouts(const SharedAxes& shared) {
+  ParameterLayouts all;
+  if (shared.expert > 1) all = experts();
+  if (shared.tensor > 1) all = join({std::move(all), layouts(shared.tensor)});
+  return all;
+}
+
 const ModuleRecord& RecordTable::exact_record(const SharedAxes& shared, std::int64_t rows) {
   if (const auto found = exact_.find({shared, rows}); found != exact_.end()) return found->second;
   Plan plan = training_.base;
   plan.mesh = {{kDataAxis, ranks_ / shared.size()}};
   // The last axes of every plan, so that their groups lie in the cluster as here.
   add_axes(plan.mesh, shared);
-  if (shared.tensor > 1) plan.layouts = layouts(shared.tensor);
+  plan.layouts = layouts(shared);
   ModuleRecord record =
       record_module(training_.module, plan, loss_of_rows(training_, rows), &cluster_);
   if (training_.transform) record = training_.transform(std::move(record));

@@ -18,10 +18,11 @@ namespace trireme::search {
 /// The numbers of ranks that work on the same rows, along each axis.
 struct SharedAxes {
   std::int64_t context = 1;
+  std::int64_t expert = 1;
   std::int64_t tensor = 1;
 
   /// Returns the number of ranks that work on the same rows.
-  std::int64_t size() const noexcept { return context * tensor; }
+  std::int64_t size() const noexcept { return context * expert * tensor; }
   auto operator<=>(const SharedAxes&) const = default;
 };
 
@@ -40,6 +41,10 @@ class RecordTable {
   /// Returns the layouts of parameters over `tensor` ranks: those of the training if it gives some,
   /// otherwise the best that are found. Empty if nothing is gained by sharding parameters.
   const ParameterLayouts& layouts(std::int64_t tensor);
+  /// Returns the layouts of stacked experts along `expert`. Empty if there are none.
+  const ParameterLayouts& experts();
+  /// Returns the layouts of all parameters over these ranks.
+  ParameterLayouts layouts(const SharedAxes& shared);
 
   /// Returns the record of a micro-batch of `rows` rows that these ranks share. The reference is
   /// valid as long as the table. Throws UsageError as record_module.
@@ -51,7 +56,8 @@ class RecordTable {
   const Training& training_;
   std::int64_t ranks_;
   const cluster::Cluster& cluster_;
-  std::map<std::int64_t, ParameterLayouts> layouts_;                    // by the size of `tensor`
+  std::map<std::int64_t, ParameterLayouts> layouts_;  // by the size of `tensor`
+  std::optional<ParameterLayouts> experts_;
   std::map<std::pair<SharedAxes, std::int64_t>, ModuleRecord> exact_;   // by axes and rows
   std::map<std::pair<SharedAxes, std::int64_t>, ModuleRecord> scaled_;  // the same
 };

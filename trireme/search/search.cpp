@@ -53,6 +53,7 @@ class Search {
                                  .tensor_sizes = tensor_sizes(),
                                  .without_tensor = result_.without_tensor,
                                  .context_sizes = context_sizes(),
+                                 .expert_sizes = expert_sizes(),
                                  .most_shared = most_shared()};
     std::vector<Choice> choices = all_choices(training_, ranks_, constraints_, limits);
     result_.considered = static_cast<std::int64_t>(choices.size());
@@ -80,7 +81,8 @@ class Search {
   // beyond that, sizes are only considered if a constraint asks for them.
   std::vector<std::int64_t> tensor_sizes() {
     const AxisRange range = constraints_.axis("tensor");
-    const std::int64_t most = most_shared() / constraints_.axis("context").least;
+    const std::int64_t most =
+        most_shared() / (constraints_.axis("context").least * constraints_.axis("expert").least);
     std::vector<std::int64_t> sizes;
     for (const std::int64_t size : divisors(ranks_)) {
       if (size == 1 || size > most || !range.contains(size)) continue;
@@ -94,8 +96,9 @@ class Search {
     constexpr std::int64_t kAlways = 8;
     std::int64_t devices = 0;
     for (const cluster::Hosts& hosts : cluster_.hosts) devices = std::max(devices, hosts.devices);
-    const std::int64_t asked =
-        constraints_.axis("tensor").least * constraints_.axis("context").least;
+    const std::int64_t asked = constraints_.axis("tensor").least *
+                               constraints_.axis("context").least *
+                               constraints_.axis("expert").least;
     return std::max({kAlways, 2 * devices, asked});
   }
 
@@ -113,6 +116,22 @@ class Search {
     }
     const bool is_asked_for = constraints_.axes.contains("context");
     if (!is_asked_for && training_.rows >= ranks_ && !has_large_rows()) return sizes;
+    for (const std::int64_t size : divisors(ranks_)) {
+      if (size > 1 && size <= most_shared() && range.contains(size)) sizes.push_back(size);
+    }
+    return sizes;
+  }
+
+  // The sizes of `expert` to consider, in models with experts that expert_layouts() finds.
+  std::vector<std::int64_t> expert_sizes() {
+    const AxisRange range = constraints_.axis("expert");
+    std::vector<std::int64_t> sizes;
+    if (records_.experts().empty()) {
+      if (range.least <= 1) return sizes;
+      throw UsageError(join_message("the constraint is expert>=", range.least,
+                                    ", and expert_layouts finds no experts in the model"),
+                       "leave expert out of the constraints");
+    }
     for (const std::int64_t size : divisors(ranks_)) {
       if (size > 1 && size <= most_shared() && range.contains(size)) sizes.push_back(size);
     }
@@ -156,10 +175,7 @@ class Search {
   }
 
   Plan plan_of(const Choice& choice) {
-    return make_plan(
-        choice, training_.base,
-        choice.shared.tensor > 1 ? records_.layouts(choice.shared.tensor) : ParameterLayouts(),
-        repeated_);
+    return make_plan(choice, training_.base, records_.layouts(choice.shared), repeated_);
   }
 
   double memory_limit() const {

@@ -38,7 +38,7 @@ struct NamedPart {
 constexpr std::array<NamedPart, 6> kParts = {{
     {"compute", &predict::StepParts::compute, "operators of forward and backward"},
     {"recomputation", &predict::StepParts::recomputation, "operators that backward repeats"},
-    {"layouts", &predict::StepParts::layouts, "collectives along tensor and context"},
+    {"layouts", &predict::StepParts::layouts, "collectives along tensor, context and expert"},
     {"exchange along data", &predict::StepParts::data_exchange,
      "gradients and parameters, as far as computation does not hide it"},
     {"pipeline", &predict::StepParts::pipeline, "waiting for other stages, and messages"},
@@ -138,7 +138,7 @@ std::string advice(const Candidate& candidate) {
   const std::array<std::pair<double, const char*>, 5> remedies = {{
       {parts.optimizer, "a fused optimizer, or one that is sharded over more ranks"},
       {parts.recomputation, "more memory, which saves recomputation"},
-      {parts.layouts, "faster links between the ranks along tensor and context"},
+      {parts.layouts, "faster links between the ranks along tensor, context and expert"},
       {parts.data_exchange, "faster links along data, or more rows in a step"},
       {parts.pipeline, "more micro-batches, so more rows in a step, for the pipeline"},
   }};
@@ -208,7 +208,7 @@ void write_nothing_fits(TextWriter& text, const SearchResult& result) {
                ? "Parameters, gradients and optimizer alone are too large: take more devices, or "
                  "devices with more memory.\n"
                : "Activations are too large: take fewer rows or shorter ones, or more devices "
-                 "along tensor or context.\n");
+                 "along tensor, context or expert.\n");
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST_P(BruteForce, FindsTheSamePlanWithinItsBounds) {
     try {
       prediction = predict::predict(
           records.record(choice.shared, choice.rows),
-          make_plan(choice, training.base, training.tensor_layouts, repeated), cluster);
+          make_plan(choice, training.base, records.layouts(choice.shared), repeated), cluster);
     } catch (const UsageError&) {
       continue;  // more stages than places
     }

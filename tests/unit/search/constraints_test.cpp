@@ -67,7 +67,7 @@ TEST(Constraints, ThatContradictEachOtherAreBothNamed) {
 TEST(Constraints, RefuseWhatCannotBe) {
   EXPECT_THAT(error_of({"tensor"}), HasSubstr("'tensor' has no value"));
   EXPECT_THAT(error_of({"tenser=8"}), HasSubstr("did you mean 'tensor'?"));
-  EXPECT_THAT(error_of({"colour=8"}), HasSubstr("use one of data, pipe, context, tensor"));
+  EXPECT_THAT(error_of({"colour=8"}), HasSubstr("use one of data, pipe, context, expert, tensor"));
   EXPECT_THAT(error_of({"tensor=0"}), HasSubstr("a whole number of 1 or more"));
   EXPECT_THAT(error_of({"tensor=two"}), HasSubstr("a whole number of 1 or more"));
   EXPECT_THAT(error_of({"tensor<8"}), HasSubstr("expected =, <= or >="));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a search returns and says.
 #include "tests/unit/search/small_training.h"
+#include <models/mixture.h>
 #include <models/resnet.h>
 #include <trireme/base/config/configuration.h>
 #include <trireme/base/error.h>
@@ -42,6 +43,53 @@ TEST(Search, ReturnsAPlanThatCanBePredicted) {
   EXPECT_NEAR(prediction.step_seconds, fastest.prediction.step_seconds,
               1e-9 * prediction.step_seconds);
   EXPECT_EQ(prediction.peak_memory(), fastest.prediction.peak_memory());
+}
+
+// A GPT whose second block has a mixture of eight experts.
+Training mixture_training(std::int64_t rows) {
+  auto model = deferred([] {
+    return models::MixtureGPT(models::MixtureOptions{
+        .gpt = {.vocabulary = 128, .sequence = 32, .hidden = 64, .layers = 2, .heads = 4},
+        .experts = 8});
+  });
+  const auto meta = torch::TensorOptions().dtype(torch::kInt64).device(torch::kMeta);
+  return {.module = model,
+          .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+            const auto [logits, balance_loss] = model->forward(in[0]);
+            return {torch::cross_entropy_loss(logits.transpose(1, 2), in[0]) + 0.01 * balance_loss};
+          },
+          .inputs = {torch::empty({1, 32}, meta)},
+          .rows = rows};
+}
+
+TEST(Search, DividesExpertsOverRanks) {
+  const auto best_with = [](const std::string& constraint) {
+    Constraints constraints;
+    for (const std::string& text : {std::string("pipe=1"), std::string("tensor=1"), constraint}) {
+      add_constraint(constraints, text);
+    }
+    const SearchResult result =
+        find_plan(mixture_training(16), 8, cluster::read_cluster("a100-80"), constraints);
+    return result.fastest();
+  };
+  const Candidate divided = best_with("expert=4");
+  EXPECT_EQ(divided.plan.mesh, (std::vector<MeshAxis>{{"data", 2}, {"expert", 4}}));
+  EXPECT_THAT(to_string(divided.plan.layouts), HasSubstr("Shard(0) on expert"));
+  EXPECT_NO_THROW(check_plan(divided.plan, {.ranks = 8}));
+  const Candidate whole = best_with("expert=1");
+  EXPECT_EQ(whole.plan.mesh, (std::vector<MeshAxis>{{"data", 8}}));
+  EXPECT_TRUE(whole.plan.layouts.empty());
+}
+
+TEST(Search, RefusesAxesThatAModelHasNoUseFor) {
+  Constraints experts;
+  add_constraint(experts, "expert=2");
+  try {
+    search_for(8, 16, experts);
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("finds no experts in the model"));
+  }
 }
 
 TEST(Search, GivesTheSamePlanAgain) {
