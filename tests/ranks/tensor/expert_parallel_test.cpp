@@ -167,6 +167,31 @@ TEST(ExpertParallel, WithOtherAxes) {
   });
 }
 
+// Each expert is sharded over two ranks as Megatron-LM shards an MLP.
+TEST(ExpertParallel, ExpertsMayBeShardedAlongTensor) {
+  run_ranks(4, [](const comm::Group& group) {
+    const Case one;
+    auto plain = mixture(one);
+    auto cut = mixture(one);
+    comm::barrier(group);
+    loss_of(plain, one, 0, one.rows).backward();
+    Plan plan = {.mesh = {{"expert", 2}, {"tensor", 2}}};
+    const auto add = [&](const char* name, const Placement& along_tensor) {
+      plan.layouts.push_back({.pattern = std::string("*.mixture.") + name,
+                              .placements = {{"expert", Shard{0}}, {"tensor", along_tensor}}});
+    };
+    add("input_weight", Shard{2});
+    add("input_bias", Shard{2});
+    add("output_weight", Shard{1});
+    add("output_bias", Replicate{});
+    const Parallelized parallelized = parallelize(*cut, plan, group);
+    loss_of(cut, one, 0, one.rows).backward();
+    expect_same_gradients(cut, plain, "experts along tensor");
+    const auto weight = cut->named_parameters()["blocks.1.mixture.input_weight"];
+    EXPECT_EQ(to_local(weight.grad()).numel(), weight.numel() / 4);
+  });
+}
+
 // The parameters after some steps of AdamW, on the same rows in every case.
 std::vector<torch::Tensor> trained(const Plan& plan, const comm::Group& ranks,
                                    const comm::Group& all) {
