@@ -3,10 +3,12 @@
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 #include <gtest/gtest.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -68,6 +70,25 @@ TEST(RandomRules, DrawTheSameOnEveryMesh) {
       }
     });
   }
+}
+
+// Rows of 37 elements are no multiple of what is computed together.
+TEST(RandomRules, DrawThePhiloxNumbersOfAnElementFromItsPlace) {
+  run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const torch::Tensor x =
+        distribute(torch::zeros({3, 37}, torch::kDouble), Layout(mesh, {Placement(Shard{1})}));
+    const torch::Tensor all = full(x.uniform_(0, 1, seeded()));
+    auto generator = seeded();
+    const std::uint64_t key = at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+    for (std::int64_t element = 0; element < all.numel(); ++element) {
+      at::Philox4_32 engine(key, static_cast<std::uint64_t>(element), 0);
+      const std::uint64_t high = engine();
+      const std::uint64_t bits = high << 32 | engine();
+      EXPECT_EQ(all.flatten()[element].item<double>(), static_cast<double>(bits >> 11) * 0x1p-53)
+          << element;
+    }
+  });
 }
 
 TEST(RandomRules, DrawFromTheirDistributions) {

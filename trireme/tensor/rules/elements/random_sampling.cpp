@@ -10,13 +10,14 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Dispatch.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/leaky_relu.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <mutex>
@@ -26,14 +27,52 @@
 namespace trireme::tensor {
 namespace {
 
-// The random words of one element.
+// The number of elements whose words are computed together, so that compilers use vectors.
+constexpr int kLanes = 16;
+
+// Philox4x32-10 for consecutive elements: word w of element i is words[w][i]. They are the first
+// four words of at::Philox4_32(key, element), which computes one element at a time.
+struct WordsOfElements {
+  std::array<std::array<std::uint32_t, kLanes>, 4> words;
+
+  WordsOfElements(std::uint64_t key, std::int64_t first) {
+    auto& [word0, word1, word2, word3] = words;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const std::uint64_t element = static_cast<std::uint64_t>(first) + lane;
+      word0[lane] = word1[lane] = 0;
+      word2[lane] = static_cast<std::uint32_t>(element);
+      word3[lane] = static_cast<std::uint32_t>(element >> 32);
+    }
+    constexpr std::uint64_t kMultiplier0 = 0xD2511F53;
+    constexpr std::uint64_t kMultiplier1 = 0xCD9E8D57;
+    constexpr std::uint32_t kWeyl0 = 0x9E3779B9;
+    constexpr std::uint32_t kWeyl1 = 0xBB67AE85;
+    auto key0 = static_cast<std::uint32_t>(key);
+    auto key1 = static_cast<std::uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        const std::uint64_t product0 = kMultiplier0 * word0[lane];
+        const std::uint64_t product1 = kMultiplier1 * word2[lane];
+        word0[lane] = static_cast<std::uint32_t>(product1 >> 32) ^ word1[lane] ^ key0;
+        word1[lane] = static_cast<std::uint32_t>(product1);
+        word2[lane] = static_cast<std::uint32_t>(product0 >> 32) ^ word3[lane] ^ key1;
+        word3[lane] = static_cast<std::uint32_t>(product0);
+      }
+      key0 += kWeyl0;
+      key1 += kWeyl1;
+    }
+  }
+};
+
+// The random words of one element: two uniform numbers, or a normal one.
 class Words {
  public:
-  Words(std::uint64_t key, std::int64_t element)
-      : engine_(key, static_cast<std::uint64_t>(element), 0) {}
+  Words(const WordsOfElements& all, std::size_t lane) : all_(all), lane_(lane) {}
   std::uint64_t bits() {
-    const std::uint64_t high = engine_();
-    return high << 32 | engine_();
+    const std::uint64_t high = all_.words[next_][lane_];
+    const std::uint64_t low = all_.words[next_ + 1][lane_];
+    next_ += 2;
+    return high << 32 | low;
   }
   // Returns a number in [0, 1) with 53 random bits.
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
@@ -45,7 +84,9 @@ class Words {
   }
 
  private:
-  at::Philox4_32 engine_;
+  const WordsOfElements& all_;
+  std::size_t lane_;
+  std::size_t next_ = 0;
 };
 
 // Returns the next number of the generator as the key of a call. It is the same on all ranks that
@@ -94,9 +135,13 @@ void fill(const at::Tensor& part, const Layout& layout, c10::IntArrayRef sizes, 
       at::kBool, at::kHalf, at::kBFloat16, part.scalar_type(), "random", [&] {
         auto* next = values.mutable_data_ptr<scalar_t>();
         for_each_row(layout, sizes, [&](std::int64_t first, std::int64_t length) {
-          for (std::int64_t i = 0; i < length; ++i) {
-            Words words(key, first + i);
-            *next++ = c10::convert<scalar_t>(static_cast<double>(draw(words)));
+          for (std::int64_t begin = 0; begin < length; begin += kLanes) {
+            const WordsOfElements all(key, first + begin);
+            const auto count = std::min<std::int64_t>(kLanes, length - begin);
+            for (std::int64_t i = 0; i < count; ++i) {
+              Words words(all, static_cast<std::size_t>(i));
+              *next++ = c10::convert<scalar_t>(static_cast<double>(draw(words)));
+            }
           }
         });
       });
