@@ -3,9 +3,9 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
+#include <trireme/tensor/dispatch/parts.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/per_call/intercept.h>
-#include <trireme/tensor/dispatch/parts.h>
 
 #include <algorithm>
 

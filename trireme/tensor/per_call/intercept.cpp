@@ -3,13 +3,13 @@
 
 #include <trireme/base/error.h>
 #include <trireme/tensor/axis_links.h>
+#include <trireme/tensor/dispatch/choose_layouts.h>
 #include <trireme/tensor/dispatch/composites.h>
 #include <trireme/tensor/dispatch/decision_cache.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/fallback.h>
-#include <trireme/tensor/dispatch/choose_layouts.h>
 #include <trireme/tensor/per_call/composite_strategies.h>
 #include <trireme/tensor/rules/rule_table.h>
 

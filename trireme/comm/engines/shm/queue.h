@@ -80,14 +80,14 @@ class Queue {
  private:
   // Shared with the thread, because a job may destroy the queue while it runs.
   struct State {
-    std::mutex mutex;  // guards everything below
+    std::mutex mutex;                  // guards everything below
     std::condition_variable changed;   // for threads that wait for a job
     std::condition_variable has_work;  // for the queue's thread
     std::deque<std::shared_ptr<Job>> jobs;
     std::thread::id runner;  // the thread that runs jobs, if any
     int depth = 0;           // how deep runs are nested
-    int num_waiting = 0;  // threads that wait for a job or run it meanwhile
-    int num_blocked = 0;  // those of them that sleep
+    int num_waiting = 0;     // threads that wait for a job or run it meanwhile
+    int num_blocked = 0;     // those of them that sleep
     bool is_ending = false;
     std::function<void(const std::string&)> on_interruption;
 
