@@ -25,8 +25,8 @@ using testing::run_ranks;
 using torch::Tensor;
 
 constexpr int kSteps = 3;
-constexpr int kRows = 4;         // of each rank along `data`, in two micro-batches
-constexpr double kBound = 1e-9;  // relative and absolute, of doubles
+constexpr std::int64_t kRows = 4;  // of each rank along `data`, in two micro-batches
+constexpr double kBound = 1e-9;    // relative and absolute, of doubles
 
 struct Network {
   std::shared_ptr<torch::nn::Module> module;
@@ -35,7 +35,7 @@ struct Network {
 };
 
 template <typename Holder>
-Network of_words(Holder net, const std::string& block) {
+Network of_words(const Holder& net, const std::string& block) {
   return {net.ptr(),
           [net](const auto& in) -> std::vector<Tensor> {
             const Tensor logits = Holder(net)->forward(in[0]);
@@ -65,7 +65,7 @@ Network make(const std::string& family) {
 }
 
 // The rows of all ranks along `data`.
-std::vector<Tensor> batch_of(const std::string& family, int rows, int step) {
+std::vector<Tensor> batch_of(const std::string& family, std::int64_t rows, int step) {
   auto random = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step));
   if (family == "vit") {
     return {torch::randn({rows, 3, 8, 8}, random, torch::kDouble),
@@ -90,7 +90,8 @@ std::ostream& operator<<(std::ostream& out, const Setting& setting) {
              << (setting.recomputes ? ", recomputed" : "");
 }
 
-std::vector<double> train_alone(const Network& network, const std::string& family, int rows) {
+std::vector<double> train_alone(const Network& network, const std::string& family,
+                                std::int64_t rows) {
   torch::optim::AdamW optimizer(network.module->parameters(), torch::optim::AdamWOptions(0.01));
   std::vector<double> losses;
   for (int step = 0; step < kSteps; ++step) {

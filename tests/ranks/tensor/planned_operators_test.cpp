@@ -157,7 +157,7 @@ TEST(PlannedOperators, SendWhatIsExplained) {
   run_ranks(2, [&](const comm::Group& group) {
     models::GPT& net = nets[static_cast<std::size_t>(group.rank())];
     const Parallelized parallelized = parallelize(*net, plan, group);
-    const DeviceMesh mesh = parallelized.mesh();
+    const DeviceMesh& mesh = parallelized.mesh();
     test::SentCollectives sent(mesh);
     const DryRun beside(
         DryRun::Mode::kBeside, [&](const DryRunCall& call, c10::ArrayRef<c10::IValue> results) {

@@ -89,6 +89,17 @@ std::uint64_t shared_seed(const comm::Group& group) {
   return static_cast<std::uint64_t>(*value);
 }
 
+// Plans the layouts of parameters, and sets what operators on the mesh of the stages depend on.
+detail::ModuleLayouts lay_out(const torch::nn::Module& module, const DeviceMesh& mesh,
+                              const Plan& plan, const std::optional<cluster::Cluster>& cluster) {
+  if (cluster) detail::set_links(mesh, plan, *cluster);
+  if (mesh.defined()) {
+    tensor::set_sequence_attention(mesh, plan.sequence_attention);
+    detail::set_operator_layouts(&module, mesh, plan.operators);
+  }
+  return {module, mesh, plan.layouts};
+}
+
 // Returns true if an optimizer steps any of these tensors.
 bool steps_any(const torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& own) {
   return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
@@ -215,14 +226,8 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   const DeviceMesh mesh = mesh_of_group(whole, group, !devices.empty());
   const DeviceMesh of_stages = pipeline::mesh_of_stages(mesh);
   detail::ModuleLayouts layouts;
-  detail::succeed_together(group, "lay out the module", [&] {
-    if (cluster) detail::set_links(of_stages, whole, *cluster);
-    if (of_stages.defined()) {
-      tensor::set_sequence_attention(of_stages, whole.sequence_attention);
-      detail::set_operator_layouts(&module, of_stages, whole.operators);
-    }
-    layouts = {module, of_stages, whole.layouts};
-  });
+  detail::succeed_together(group, "lay out the module",
+                           [&] { layouts = lay_out(module, of_stages, whole, cluster); });
   impl_ = std::make_unique<Impl>(Impl{.module = module,
                                       .functions = std::move(functions),
                                       .plan = whole,
