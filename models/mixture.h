@@ -3,8 +3,8 @@
 // Lepikhin et al., "GShard: Scaling Giant Models with Conditional Computation and Automatic
 // Sharding" (2021), and Fedus, Zoph, Shazeer, "Switch Transformers: Scaling to Trillion Parameter
 // Models with Simple and Efficient Sparsity" (2022). An expert takes a fixed number of tokens of
-// each row, so shapes do not depend on values, or on request all that choose it. Routing draws no
-// random numbers.
+// each row, so that shapes do not depend on values; with is_dropless it takes all tokens that
+// choose it. Routing draws no random numbers.
 #pragma once
 
 #include <models/gpt.h>

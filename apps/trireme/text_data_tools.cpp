@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <apps/trireme/text_data_tools.h>
 
+#include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/data/text/make_bert_pairs.h>
 #include <trireme/data/text/word_piece_training.h>
 
 #include <filesystem>
 #include <iostream>
+#include <system_error>
+#include <utility>
 
 namespace trireme::apps {
 namespace {
@@ -26,14 +29,41 @@ std::int64_t train_vocabulary(const TextDataTask& task, const std::filesystem::p
   return std::ssize(tokens);
 }
 
+void create_folder(const std::filesystem::path& folder) {
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  if (!failure) return;
+  throw CheckpointError(join_message(folder.string(), " cannot be created: ", failure.message()),
+                        "give another folder, or check its permissions");
+}
+
+// Removes a file at its end, if a path is given.
+class Removal {
+ public:
+  explicit Removal(std::filesystem::path path) : path_(std::move(path)) {}
+  ~Removal() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove(path_, ignored);
+  }
+  Removal(const Removal&) = delete;
+  Removal& operator=(const Removal&) = delete;
+  Removal(Removal&&) = delete;
+  Removal& operator=(Removal&&) = delete;
+
+ private:
+  const std::filesystem::path path_;
+};
+
 void make_pairs(const TextDataTask& task) {
   const std::filesystem::path folder = task.to;
   std::filesystem::path vocabulary = task.vocabulary;
   if (task.vocabulary.empty()) {
-    std::filesystem::create_directories(folder);
-    vocabulary = folder / "vocab.txt";
+    create_folder(folder);
+    // The folder's own vocabulary belongs to the pairs that it holds until it gets others.
+    vocabulary = folder / "new_vocab.txt";
     train_vocabulary(task, vocabulary);
   }
+  const Removal removal(task.vocabulary.empty() ? vocabulary : std::filesystem::path());
   const data::BertPairsSettings settings{.sequence_length = task.sequence_length,
                                          .repeats = task.repeats,
                                          .short_probability = task.short_probability,

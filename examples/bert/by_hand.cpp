@@ -30,8 +30,7 @@ int run(const examples::PretrainingOptions& options, double initial_scale) {
   const auto optimizer =
       examples::make_optimizer(*network, options.optimizer, options.learning_rate);
   const std::int64_t steps = options.epochs * batches.batches();
-  const auto rates = trireme::LearningRateSchedule::linear(options.learning_rate, 0, steps)
-                         .after_warm_up(steps / 10 + 1);
+  const auto rates = examples::warm_up_and_decay(options.learning_rate, steps);
   trireme::GradientReducer reducer(*network, world.group);  // the mean over all ranks
   trireme::LossScale scale({.initial = initial_scale, .backoff = 0x1p-8});
 
@@ -43,7 +42,7 @@ int run(const examples::PretrainingOptions& options, double initial_scale) {
     double sum = 0;
     while (const auto batch = stream->next()) {
       ++step;
-      for (auto& group : optimizer->param_groups()) group.options().set_lr(rates(step));
+      for (auto& group : optimizer->param_groups()) group.options().set_lr(rates(step - skipped));
       optimizer->zero_grad();
       torch::Tensor loss;
       {

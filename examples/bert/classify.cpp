@@ -107,9 +107,7 @@ void classify(const ClassifyOptions& options) {
                        {.group = world.group, .clip_norm = 1.0, .deterministic = 1});
   const std::int64_t steps =
       options.epochs * std::max<std::int64_t>(1, training.batches() / world.size);
-  trireme::LearningRate rate(*optimizer,
-                             trireme::LearningRateSchedule::linear(options.learning_rate, 0, steps)
-                                 .after_warm_up(steps / 10 + 1));
+  trireme::LearningRate rate(*optimizer, examples::warm_up_and_decay(options.learning_rate, steps));
   model.train(options.epochs, training, {rate});
   const trireme::Evaluation evaluation = model.evaluate(test);
   if (world.is_first()) {

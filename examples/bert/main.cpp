@@ -4,6 +4,7 @@
 #include "examples/bert/classify.h"
 #include "examples/bert/pretrained_folder.h"
 #include "examples/bert/pretraining.h"
+#include <trireme/comm/collectives.h>
 #include <trireme/data/dataset_views.h>
 #include <trireme/trireme.h>
 
@@ -53,9 +54,7 @@ double train(const Options& options, const trireme::World& world, const data::Be
   const std::int64_t parts = trireme::data_part(plan, world.group).count * options.micro_batches;
   const std::int64_t steps_in_epoch = std::max<std::int64_t>(1, training.batches() / parts);
   const std::int64_t steps = options.epochs * steps_in_epoch;
-  trireme::LearningRate rate(*optimizer,
-                             trireme::LearningRateSchedule::linear(options.learning_rate, 0, steps)
-                                 .after_warm_up(steps / 10 + 1));
+  trireme::LearningRate rate(*optimizer, examples::warm_up_and_decay(options.learning_rate, steps));
   trireme::LossMonitor monitor(std::max<std::int64_t>(1, steps_in_epoch / 2));
   trireme::Callbacks callbacks{rate, monitor};
 
@@ -63,15 +62,18 @@ double train(const Options& options, const trireme::World& world, const data::Be
   std::optional<trireme::Checkpoint> checkpoint;
   std::optional<trireme::JsonlWriter> events;
   if (!options.run.empty()) {
-    if (world.is_first()) {
-      examples::write_description(options.run, examples::network_options(options, pairs),
-                                  std::filesystem::path(options.data) / "vocab.txt",
-                                  pairs.settings().lowercase);
-    }
     callbacks.emplace_back(checkpoint.emplace(trireme::CheckpointOptions{.save = save}));
     callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{.folder = options.run}));
-    if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix))
+    const auto vocabulary = std::filesystem::path(options.data) / "vocab.txt";
+    if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix)) {
+      examples::check_same_vocabulary(options.run, vocabulary);
       model.resume(*newest);
+    }
+    trireme::comm::barrier(world.group);
+    if (world.is_first()) {
+      examples::write_description(options.run, examples::network_options(options, pairs),
+                                  vocabulary, pairs.settings().lowercase);
+    }
   }
   model.fit(training, validation,
             {.epochs = options.epochs, .callbacks = callbacks, .validate_every_epochs = 0});
@@ -91,8 +93,8 @@ void pretrain(const Options& options) {
   const double loss = train(options, world, *pairs, training, validation, network);
   if (!options.run.empty()) examples::write_weights(options.run, *network, world);
   if (!world.is_first()) return;
-  const auto guessing =
-      std::log(2.0) + std::log(static_cast<double>(pairs->tokenizer().vocabulary_size()));
+  const auto guessing = std::log(static_cast<double>(pairs->tokenizer().vocabulary_size())) +
+                        examples::loss_of_guessing_order(*pairs, held_out);
   std::cout << "validation loss " << loss << ", by guessing " << guessing << std::endl;
 }
 
@@ -118,7 +120,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--classify", classify.file, "Fine-tune on lines of label<TAB>text instead")
       ->check(CLI::ExistingFile);
-  app.add_option("--from", classify.from, "Folder of a pre-trained BERT, with --classify");
+  app.add_option("--from", classify.from, "Folder of a pre-trained BERT, with --classify")
+      ->check(CLI::ExistingDirectory);
   CLI11_PARSE(app, argc, argv);
   try {
     if (classify.file.empty()) {

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include <fstream>
+#include <iterator>
+#include <string>
 
 namespace examples {
 namespace {
@@ -17,6 +19,11 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kWeights = "model.safetensors";
+
+std::string read_all(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -27,6 +34,16 @@ json read_json(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+void check_same_vocabulary(const std::filesystem::path& folder,
+                           const std::filesystem::path& vocabulary) {
+  if (read_all(folder / "vocab.txt") == read_all(vocabulary)) return;
+  throw trireme::DataError(
+      trireme::join_message("the network in ", folder.string(),
+                            " was trained with another vocabulary than ", vocabulary.string()),
+      "go on with the data of its first start (--data without --text), or give --run another "
+      "folder");
+}
 
 void write_description(const std::filesystem::path& folder, const models::BERTOptions& options,
                        const std::filesystem::path& vocabulary, bool lowercase) {

@@ -16,6 +16,11 @@ namespace examples {
 void write_description(const std::filesystem::path& folder, const models::BERTOptions& options,
                        const std::filesystem::path& vocabulary, bool lowercase);
 
+/// Throws if the folder has a vocabulary other than this one: the numbers of its tokens would mean
+/// something else to the network in it.
+void check_same_vocabulary(const std::filesystem::path& folder,
+                           const std::filesystem::path& vocabulary);
+
 /// Writes model.safetensors on rank 0. Collective, since ranks may have parts of parameters.
 void write_weights(const std::filesystem::path& folder, const torch::nn::Module& network,
                    const trireme::World& world);

@@ -5,6 +5,8 @@
 #include <trireme/data/text/word_piece_training.h>
 #include <trireme/optim/lamb.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 
@@ -24,10 +26,13 @@ void make_pairs(const PretrainingOptions& options) {
   }
   const std::filesystem::path folder = options.data;
   std::filesystem::create_directories(folder);
-  data::write_vocabulary(folder / "vocab.txt", trainer.train());
+  // The folder's own vocabulary belongs to the pairs that it holds until it gets others.
+  const std::filesystem::path vocabulary = folder / "new_vocab.txt";
+  data::write_vocabulary(vocabulary, trainer.train());
   const data::MadeBertPairs made =
-      data::make_bert_pairs(files, data::TextForm::kProse, folder / "vocab.txt", folder,
+      data::make_bert_pairs(files, data::TextForm::kProse, vocabulary, folder,
                             {.sequence_length = options.sequence, .seed = 1});
+  std::filesystem::remove(vocabulary);
   std::cout << made.pairs << " pairs of " << made.sentences << " sentences, " << made.random_pairs
             << " of them with a random second one" << std::endl;
 }
@@ -40,9 +45,14 @@ void add_options(CLI::App& app, PretrainingOptions& options) {
   app.add_option("--data", options.data, "Folder of pairs of sentences (trireme data bert)")
       ->capture_default_str();
   app.add_option("--vocabulary", options.vocabulary, "Tokens of the vocabulary, with --text")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--epochs", options.epochs, "Passes over the data")->capture_default_str();
-  app.add_option("--batch", options.batch, "Pairs of each rank in a step")->capture_default_str();
+  app.add_option("--epochs", options.epochs, "Passes over the data")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "Pairs of each rank in a step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--sequence", options.sequence, "Tokens of a pair, with --text")
       ->capture_default_str();
   app.add_option("--hidden", options.hidden, "Width of the network")->capture_default_str();
@@ -108,6 +118,23 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
                                         AdamWOptions(learning_rate).weight_decay(decay)));
   }
   return std::make_unique<torch::optim::AdamW>(std::move(groups), AdamWOptions(learning_rate));
+}
+
+trireme::LearningRateSchedule warm_up_and_decay(double highest, std::int64_t steps) {
+  const std::int64_t warm_up = steps / 10 + 1;
+  return trireme::LearningRateSchedule::linear(highest, 0,
+                                               std::max<std::int64_t>(1, steps - warm_up))
+      .after_warm_up(warm_up);
+}
+
+double loss_of_guessing_order(const data::BertPairs& pairs, std::int64_t count) {
+  std::int64_t random = 0;
+  for (std::int64_t index = 0; index < count; ++index) {
+    random += pairs.get(index).back().item<std::int64_t>();
+  }
+  const double share = static_cast<double>(random) / static_cast<double>(count);
+  if (share == 0 || share == 1) return 0;
+  return -share * std::log(share) - (1 - share) * std::log(1 - share);
 }
 
 }  // namespace examples

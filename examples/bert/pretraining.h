@@ -7,6 +7,7 @@
 #include <trireme/comm/world.h>
 #include <trireme/data/batch.h>
 #include <trireme/data/text/bert_pairs.h>
+#include <trireme/optim/learning_rate_schedule.h>
 
 #include <CLI/CLI.hpp>
 #include <torch/torch.h>
@@ -50,5 +51,12 @@ torch::Tensor pretraining_loss(models::BERT& network, const trireme::data::Batch
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& network,
                                                         const std::string& kind,
                                                         double learning_rate);
+
+/// Grows over a tenth of the steps, and falls to 0 in the last one, as BERT's does.
+trireme::LearningRateSchedule warm_up_and_decay(double highest, std::int64_t steps);
+
+/// The loss of the next sentence for somebody who knows only how many of the first `count` pairs
+/// follow.
+double loss_of_guessing_order(const trireme::data::BertPairs& pairs, std::int64_t count);
 
 }  // namespace examples

@@ -67,6 +67,7 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--top-p", options.top_p,
                  "Draws from the likeliest characters only, which have this probability together")
+      ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
   app.add_option("--stages", options.stages,
                  "Cuts the network into so many stages, each on a rank of its own")

@@ -126,7 +126,7 @@ void broadcast_parameters(const NamedParameters& parameters, int root_rank = 0,
 
 /// Copies the optimizer state of rank `root_rank` to all ranks: momentum and similar tensors, step
 /// counts, and the options of each parameter group, such as the learning rate. Ranks without state
-/// get it. Supports SGD, Adam, AdamW, RMSprop and Adagrad over whole parameters (not after
+/// get it. Supports SGD, Adam, AdamW, RMSprop, Adagrad and lamb() over whole parameters (not after
 /// Parallelized::shard). Throws the same UsageError on every rank for other optimizers, and if the
 /// kinds or the parameters of the optimizers differ between ranks. Collective and blocking.
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank = 0,

@@ -50,7 +50,8 @@ std::vector<Candidate> candidates_of(const torch::nn::Module& module) {
   return all;
 }
 
-// Returns the number of experts that the parameters of one module are stacked for, or 0.
+// Returns the number of experts that the parameters of one module are stacked for, or 0. A first
+// size of 1 is no stack, but that of a row such as the class token of a vision transformer.
 std::int64_t experts_of(const Parameters& parameters) {
   std::int64_t experts = 0;
   for (const auto& item : parameters) {
@@ -58,7 +59,7 @@ std::int64_t experts_of(const Parameters& parameters) {
     if (experts != 0 && item.value().size(0) != experts) return 0;
     experts = item.value().size(0);
   }
-  return experts;
+  return experts > 1 ? experts : 0;
 }
 
 bool routes_to(const Router& router, const Parameters& parameters, std::int64_t experts) {

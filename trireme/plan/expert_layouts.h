@@ -16,7 +16,8 @@ namespace trireme {
 /// Returns the layouts that divide experts along an axis: Shard(0) for each stacked parameter.
 ///
 /// Experts are found by their shapes, not by names. A module has stacked experts if
-///  - it has parameters of its own [experts, …] of three dims with one number of experts, and
+///  - it has parameters of its own [experts, …] of three dims with one number of experts, 2 or
+///  more, and
 ///  - a router, a linear layer with as many outputs as experts whose number of inputs is one of the
 ///    other two sizes, is below it or below the module that contains it.
 /// Of that module, all parameters [experts, …] of three or more dims are stacked, and biases

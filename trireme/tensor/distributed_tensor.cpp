@@ -10,6 +10,7 @@
 #include <trireme/tensor/dispatch/kernel.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/results.h>
+#include <trireme/tensor/expert_axis.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/rules/sizes.h>
 
@@ -238,6 +239,20 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout) {
   return from_local(local, layout, sizes);
 }
 
+namespace {
+
+// Returns true if the next operator may replace the local tensor by one in another layout.
+bool may_be_replaced(const tensor::DistributedMeta& meta) {
+  if (!meta.is_own || meta.layout.has_partial()) return meta.is_own;
+  const DeviceMesh::State& mesh = *meta.layout.mesh_state();
+  for (int axis = 0; axis < static_cast<int>(mesh.axes.size()); ++axis) {
+    if (meta.layout[axis].is_shard() && tensor::shards_experts(mesh, axis)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 at::Tensor to_local(const at::Tensor& tensor) {
   expect_distributed(tensor, "to_local");
   const Layout layout = layout_of(tensor);
@@ -249,7 +264,7 @@ at::Tensor to_local(const at::Tensor& tensor) {
         // A local tensor that keep_complete may replace must not be shared: only the rank whose
         // next operator needs the values would see the replacement.
         const tensor::DistributedMeta& meta = distributed_meta(distributed);
-        return meta.is_own && meta.layout.has_partial() ? meta.local.clone() : meta.local.detach();
+        return may_be_replaced(meta) ? meta.local.clone() : meta.local.detach();
       },
       [of_gradient, sizes](const at::Tensor& gradient) {
         check_equal_copies(

@@ -51,9 +51,9 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout);
 at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes);
 
 /// Returns this rank's local tensor. It shares memory with `tensor`, except where an operator made
-/// a Partial result: then it is a copy. Differentiable: the gradient of the local tensor is taken
-/// as this rank's part of a gradient with the layout of `tensor`, Partial placements replaced by
-/// Replicate. Throws UsageError for a plain tensor.
+/// a result that is Partial, or sharded along an axis `expert`: then it is a copy. Differentiable:
+/// the gradient of the local tensor is taken as this rank's part of a gradient with the layout of
+/// `tensor`, Partial placements replaced by Replicate. Throws UsageError for a plain tensor.
 at::Tensor to_local(const at::Tensor& tensor);
 
 /// Returns the whole tensor as a plain tensor, on every rank. Collective and blocking. A plain

@@ -96,7 +96,11 @@ void CountMonitor::on_step_begin(const StepContext& /*step*/) {
   }
 }
 
-void CountMonitor::on_step_end(const StepEndContext& step) {
+// Before any callback can evaluate, which counts too, and copies the buffers of rank 0 to all
+// ranks.
+void CountMonitor::on_backward_end(const StepContext& /*step*/) { take_counts(); }
+
+void CountMonitor::take_counts() {
   const torch::NoGradGuard no_grad;
   auto count = counts_.begin();
   for (const auto& [name, buffer] : buffers_) {
@@ -104,9 +108,14 @@ void CountMonitor::on_step_end(const StepEndContext& step) {
       const at::Tensor grown = full(buffer).to(at::kCPU, at::kDouble).contiguous();
       const auto* const values = grown.const_data_ptr<double>();
       std::transform(values, values + grown.numel(), count, count, std::plus<>());
+      at::Tensor(buffer).zero_();
     }
     count += buffer.numel();
   }
+}
+
+void CountMonitor::on_step_end(const StepEndContext& step) {
+  if (step.is_skipped) take_counts();  // such a step has no end of backward
   if (step.global_step % options_.every_steps != 0) return;
   const ModelOptions& options = step.run.model.options();
   const int ranks = options.group.size();
@@ -118,7 +127,7 @@ void CountMonitor::on_step_end(const StepEndContext& step) {
     sums.div_(static_cast<double>(ranks) / apart);
     std::copy_n(sums.const_data_ptr<double>(), counts_.size(), counts_.begin());
   }
-  count = counts_.begin();
+  auto count = counts_.begin();
   for (const auto& [name, buffer] : buffers_) {
     if (buffer.dim() == 0) step.run.log(name, *count);
     for (std::int64_t i = 0; buffer.dim() == 1 && i < buffer.numel(); ++i) {

@@ -30,7 +30,10 @@ struct CountMonitorOptions {
 ///
 ///     trireme::CountMonitor counts({.buffers = {"*.tokens_taken", "*.tokens_dropped"}});
 ///
-/// Sets the buffers to zero before every step. Give it to all ranks, because it communicates: one
+/// Sets the buffers to zero before every step and after backward. What was counted since the last
+/// logged step is lost when training ends, and begins at zero when it is resumed.
+///
+///  Give it to all ranks, because it communicates: one
 /// all-reduce of all counts in the steps that it logs. Give it before the callbacks that write.
 ///
 /// Training throws UsageError before it begins for a pattern that matches no buffer, a buffer that
@@ -43,9 +46,12 @@ class CountMonitor final : public Callback {
 
   void on_run_begin(const RunContext& run) override;
   void on_step_begin(const StepContext& step) override;
+  void on_backward_end(const StepContext& step) override;
   void on_step_end(const StepEndContext& step) override;
 
  private:
+  void take_counts();
+
   CountMonitorOptions options_;
   std::vector<std::pair<std::string, at::Tensor>> buffers_;
   std::vector<double> counts_;  // of this rank since the last time, all buffers one after the other

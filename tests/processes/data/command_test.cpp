@@ -53,6 +53,28 @@ TEST_F(TextDataCommand, TrainsAVocabularyAndMakesPairsWithIt) {
                 .sequence_length = 32, .repeats = 2, .static_masking = true, .seed = 3}));
 }
 
+// Pairs and their vocabulary are replaced together, or not at all.
+TEST_F(TextDataCommand, KeepsAFolderIfItCannotMakeAnother) {
+  const auto make = [&](const std::string& text) {
+    return data("bert --text '" + text + "' --prose --vocabulary-size 50 --to '" + pairs_ + "'");
+  };
+  EXPECT_EQ(make(text_).code, 0);
+  const auto tokens_of_first = [&] { return data::bert_pairs(pairs_)->get(0).front(); };
+  const torch::Tensor before = tokens_of_first();
+  const std::string vocabulary = read_file(folder_ / "pairs/vocab.txt");
+  const std::string one =
+      folder_.write("one.txt", "A text that is one document. So it has no others.").string();
+  const Finished failed = make(one);
+  EXPECT_EQ(failed.code, 2) << failed.output;
+  EXPECT_THAT(failed.output, HasSubstr("the text has 1 documents"));
+  EXPECT_EQ(read_file(folder_ / "pairs/vocab.txt"), vocabulary);
+  EXPECT_TRUE(torch::equal(tokens_of_first(), before));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "pairs/new_vocab.txt"));
+  const Finished nowhere = data("bert --text '" + text_ + "' --prose --to /dev/null/pairs");
+  EXPECT_THAT(nowhere.output,
+              AllOf(HasSubstr("/dev/null/pairs cannot be created"), HasSubstr("hint: ")));
+}
+
 TEST_F(TextDataCommand, TrainsTheVocabularyOfPairsItself) {
   const Finished made =
       data("bert --text '" + text_ + "' --prose --cased --whole-words --mask 0.2 --short 0 " +

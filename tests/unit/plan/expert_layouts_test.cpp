@@ -105,6 +105,11 @@ TEST(ExpertLayouts, RefuseModulesWithoutStackedExperts) {
                            HasSubstr("the router"), HasSubstr("stack the parameters")));
   EXPECT_THAT(message_of<UsageError>([] { expert_layouts(*Separate()); }),
               HasSubstr("experts that are modules of their own cannot be divided"));
+  // The class token of a vision transformer is [1, 1, hidden], and its head has one output.
+  models::ViTOptions vit = test::small_vit();
+  vit.classes = 1;
+  EXPECT_THAT(message_of<UsageError>([&] { expert_layouts(*models::ViT(vit)); }),
+              HasSubstr("has no module"));
   // The weight of a convolution has three dims too.
   torch::nn::Sequential net(torch::nn::Conv1d(kHidden, kExperts, 1), Linear(kHidden, kExperts));
   EXPECT_THAT(message_of<UsageError>([&] { expert_layouts(*net); }), HasSubstr("has no module"));

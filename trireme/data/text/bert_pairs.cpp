@@ -82,6 +82,16 @@ std::int64_t BertPairs::token(std::int64_t place) const {
                   kRemake);
 }
 
+std::int64_t BertPairs::label(std::int64_t place) const {
+  const std::int64_t number = labels_.const_data_ptr<std::int32_t>()[place];
+  if (number == kIgnoredLabel || (number >= 0 && number < tokenizer_.vocabulary_size()))
+    return number;
+  throw DataError(join_message((folder_ / detail::kPairsLabels).string(), ": label ", place, " is ",
+                               number, ", expected ", kIgnoredLabel, " or a token below ",
+                               tokenizer_.vocabulary_size()),
+                  kRemake);
+}
+
 std::vector<at::Tensor> BertPairs::get(std::int64_t index) const {
   detail::check_index(index, size());
   const auto* const row = pairs_.const_data_ptr<std::int64_t>() + index * kFields;
@@ -108,8 +118,9 @@ std::vector<at::Tensor> BertPairs::get(std::int64_t index) const {
                                  at::scalar_tensor(row[2], at::kLong)};
   if (labels_.defined()) {
     at::Tensor labels = at::full({length}, kIgnoredLabel, at::kLong);
-    std::copy_n(labels_.const_data_ptr<std::int32_t>() + begin, end - begin,
-                labels.mutable_data_ptr<std::int64_t>());
+    auto* const label = labels.mutable_data_ptr<std::int64_t>();
+    for (std::int64_t place = begin; place < end; ++place)
+      label[place - begin] = this->label(place);
     sample.insert(sample.begin() + 1, std::move(labels));
   }
   return sample;

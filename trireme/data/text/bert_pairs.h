@@ -72,6 +72,7 @@ class BertPairs final : public Dataset {
 
  private:
   std::int64_t token(std::int64_t place) const;
+  std::int64_t label(std::int64_t place) const;
 
   std::filesystem::path folder_;
   BertPairsSettings settings_;

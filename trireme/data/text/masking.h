@@ -27,7 +27,7 @@ struct BertMaskingOptions {
   double probability = 0.15;
   /// Tokens that are never chosen: beginning, end, padding, and the mask token itself.
   std::vector<std::int64_t> special_tokens = {};
-  /// Tokens that continue a word, such as `##ing` (continuing_tokens). If there are any, whole
+  /// Tokens that continue a word, such as `##ing` (masking_of). If there are any, whole
   /// words are chosen: a token that is directly followed by such tokens is chosen with them.
   std::vector<std::int64_t> continuations = {};
 };

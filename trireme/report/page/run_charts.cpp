@@ -234,16 +234,18 @@ class Builder {
         names.erase(std::string(name));
     }
     std::erase_if(later, [&](const std::string& name) { return names.contains(name); });
-    std::vector<Chart> charts = of_elements(names);
-    charts.resize(std::min(charts.size(), kMostScalars));
+    std::vector<Chart> elements = of_elements(names);
+    elements.resize(std::min(elements.size(), kMostScalars));
+    std::vector<Chart> charts;
     for (const std::string& name : names) {
-      if (charts.size() == kMostScalars) return charts;
+      if (charts.size() == kMostScalars) break;
       charts.push_back(of_ranks(name, unit_of(name), scalar(name)));
     }
     for (const std::string& name : later) {
-      if (charts.size() == kMostScalars) return charts;
+      if (charts.size() == kMostScalars) break;
       charts.push_back(later_scalar(name));
     }
+    std::ranges::move(elements, std::back_inserter(charts));
     return charts;
   }
 

@@ -110,8 +110,8 @@ struct Strategy {
   /// Estimated seconds of the kernel's messages, and of bringing its results where they are needed.
   /// Added to the cost of redistributing the inputs.
   double seconds = 0;
-  /// Chosen before all strategies that are not, whatever they cost. An input that is sharded along
-  /// another dim for it stays so afterwards, since what follows will prefer the same.
+  /// Chosen before all strategies that are not, whatever they cost. An input that is
+  /// moved to another dim for it keeps the new layout, since what follows will prefer the same.
   bool is_preferred = false;
 };
 

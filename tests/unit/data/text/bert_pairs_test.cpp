@@ -317,5 +317,15 @@ TEST_F(BertPairsTest, NamesWhatIsDamaged) {
   EXPECT_THAT(damage("pairs.npy", "no array"), HasSubstr("pairs.npy"));
 }
 
+TEST_F(BertPairsTest, NamesLabelsThatAreNoTokens) {
+  make({.static_masking = true});
+  const std::string labels = read_file(pairs_ / "labels.bin");
+  for (const std::string& bytes :
+       {std::string("\x15\xcd\x5b\x07"), std::string("\xff\xff\xff\xff")}) {
+    write_file(pairs_ / "labels.bin", bytes + labels.substr(4));
+    EXPECT_THAT(error_of_reading(), HasSubstr("labels.bin: label 0 is "));
+  }
+}
+
 }  // namespace
 }  // namespace trireme::data
