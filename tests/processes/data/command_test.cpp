@@ -7,6 +7,7 @@
 #include <tests/processes/shell.h>
 #include <tests/temporary_folder.h>
 
+#include <filesystem>
 #include <string>
 
 namespace trireme::test {
@@ -60,7 +61,7 @@ TEST_F(TextDataCommand, KeepsAFolderIfItCannotMakeAnother) {
   };
   EXPECT_EQ(make(text_).code, 0);
   const auto tokens_of_first = [&] { return data::bert_pairs(pairs_)->get(0).front(); };
-  const torch::Tensor before = tokens_of_first();
+  const at::Tensor before = tokens_of_first();
   const std::string vocabulary = read_file(folder_ / "pairs/vocab.txt");
   const std::string one =
       folder_.write("one.txt", "A text that is one document. So it has no others.").string();
@@ -68,7 +69,7 @@ TEST_F(TextDataCommand, KeepsAFolderIfItCannotMakeAnother) {
   EXPECT_EQ(failed.code, 2) << failed.output;
   EXPECT_THAT(failed.output, HasSubstr("the text has 1 documents"));
   EXPECT_EQ(read_file(folder_ / "pairs/vocab.txt"), vocabulary);
-  EXPECT_TRUE(torch::equal(tokens_of_first(), before));
+  EXPECT_TRUE(tokens_of_first().equal(before));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "pairs/new_vocab.txt"));
   const Finished nowhere = data("bert --text '" + text_ + "' --prose --to /dev/null/pairs");
   EXPECT_THAT(nowhere.output,

@@ -320,7 +320,7 @@ TEST(ExpertParallel, PlainInputsMustBeTheSameOnAllRanks) {
     auto model = mixture({});
     comm::barrier(group);
     const Parallelized parallelized = parallelize(*model, plan_for(model, {{"expert", 2}}), group);
-    loss_of(model, {}, 4 * group.rank(), 4).backward();
+    loss_of(model, {}, std::int64_t{4} * group.rank(), 4).backward();
   });
   for (const auto& each : thrown) {
     EXPECT_THAT(testing::message_of<UsageError>(each), HasSubstr("embedding"));
