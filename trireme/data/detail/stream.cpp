@@ -191,9 +191,9 @@ class PrefetchStream final : public Stream {
 
   // Waits for a free slot. Returns false if there are no more batches or a stop was requested.
   //
-  // A worker that found all slots taken sleeps until several are free, because being woken for
-  // each batch costs more than a small batch. As many slots as there are workers are not waited
-  // for, so that all workers stay busy if batches are expensive.
+  // A worker that found all slots taken sleeps until several are free, because being woken for each
+  // batch costs more than a small batch. It waits for at most half of the slots that exceed the
+  // number of workers, so that all workers stay busy if batches are expensive.
   bool wait_for_space(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     if (end_ || taken_ < next_ + slots_.size()) return !end_;

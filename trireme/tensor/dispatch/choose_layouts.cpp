@@ -27,11 +27,6 @@ std::string sizes_of_inputs(const Call& call) {
   return text;
 }
 
-// Levels are set only when a layout is made.
-bool is_same_ignoring_level(const Placement& a, const Placement& b) {
-  return a.is_shard() && b.is_shard() ? a.dim() == b.dim() : a == b;
-}
-
 // Returns the number of parts of each dim of each input.
 OperatorStrategy parts_of(const Call& call, c10::ArrayRef<Layout> layouts) {
   OperatorStrategy parts;
@@ -249,6 +244,10 @@ bool is_by_batch(const OpenCall& open, const Strategy& strategy,
 }
 
 }  // namespace
+
+bool is_same_ignoring_level(const Placement& a, const Placement& b) {
+  return a.is_shard() && b.is_shard() ? a.dim() == b.dim() : a == b;
+}
 
 bool is_number(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->is_wrapped_number();

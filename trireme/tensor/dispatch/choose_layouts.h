@@ -34,6 +34,10 @@ std::vector<Layout> layouts_by_strategy(const OpenCall& open, const OperatorStra
 std::optional<std::vector<Layout>> layouts_by_batch(const OpenCall& open,
                                                     const std::vector<bool>& is_parameter);
 
+/// Returns true if two placements of strategies are the same. Levels are set only when a layout is
+/// made.
+bool is_same_ignoring_level(const Placement& a, const Placement& b);
+
 /// Returns true if LibTorch made the tensor from a number.
 bool is_number(const at::Tensor& tensor);
 

@@ -161,19 +161,18 @@ double seconds_to_planned(const Strategy& strategy, const Choice& choice, const 
 // Keeps only strategies with the inputs that the plan asks for, which layouts_by_strategy() has
 // found among them.
 void keep_planned(std::vector<Strategy>& strategies, const Choice& choice, int axis) {
-  if (!choice.has_parts()) return;
-  const auto has_planned_inputs = [&](const Strategy& strategy) {
+  if (!choice.has_parts() || choice.mesh.size(axis) == 1) return;
+  std::erase_if(strategies, [&](const Strategy& strategy) {
     for (std::size_t input = 0; input < choice.current.size(); ++input) {
-      const Placement& planned = choice.current[input][axis];
-      const Placement& own = strategy.inputs[input];
-      const bool is_same =
-          planned.is_shard() && own.is_shard() ? planned.dim() == own.dim() : planned == own;
-      if (!is_same) return false;
+      if (!is_same_ignoring_level(choice.current[input][axis], strategy.inputs[input])) return true;
     }
-    return true;
-  };
-  if (std::ranges::none_of(strategies, has_planned_inputs)) return;
-  std::erase_if(strategies, [&](const Strategy& each) { return !has_planned_inputs(each); });
+    return false;
+  });
+  if (!strategies.empty()) return;
+  throw UsageError(
+      join_message("the plan has ", choice.plan->entry, ", and operator ", choice.facts.name,
+                   " has no such strategy along axis ", choice.mesh.axis_name(axis)),
+      "change plan.operators");
 }
 
 // Returns the strategy of the rule that costs least along one axis.
