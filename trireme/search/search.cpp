@@ -6,6 +6,7 @@
 #include <trireme/report/number.h>
 #include <trireme/search/bounds.h>
 #include <trireme/search/candidates.h>
+#include <trireme/search/choice_limits.h>
 #include <trireme/search/record_table.h>
 #include <trireme/search/training/repeated_modules.h>
 
@@ -48,13 +49,9 @@ class Search {
 
   SearchResult run() {
     result_.memory_limit = memory_limit();
-    const ChoiceLimits limits = {.places = places(),
-                                 .repeated = count_of(repeated_),
-                                 .tensor_sizes = tensor_sizes(),
-                                 .without_tensor = result_.without_tensor,
-                                 .context_sizes = context_sizes(),
-                                 .expert_sizes = expert_sizes(),
-                                 .most_shared = most_shared()};
+    const ChoiceLimits limits = choice_limits(training_, ranks_, cluster_, constraints_,
+                                              result_.memory_limit, records_, bounds_);
+    result_.without_tensor = limits.without_tensor;
     std::vector<Choice> choices = all_choices(training_, ranks_, constraints_, limits);
     result_.considered = static_cast<std::int64_t>(choices.size());
     rank(choices);
@@ -66,114 +63,6 @@ class Search {
   }
 
  private:
-  // The number of modules, in the order in which forward calls them, between which stages can
-  // begin.
-  std::int64_t places() {
-    const ModuleRecord& record = records_.record({}, 2);
-    std::int64_t count = 1;
-    for (int i = 1; i < record.num_forward; ++i) {
-      if (record.call(i).module != record.call(i - 1).module) ++count;
-    }
-    return count;
-  }
-
-  // The sizes of `tensor` to consider. Across several hosts, sharded operators wait for slow links:
-  // beyond that, sizes are only considered if a constraint asks for them.
-  std::vector<std::int64_t> tensor_sizes() {
-    const AxisRange range = constraints_.axis("tensor");
-    const std::int64_t most =
-        most_shared() / (constraints_.axis("context").least * constraints_.axis("expert").least);
-    std::vector<std::int64_t> sizes;
-    for (const std::int64_t size : divisors(ranks_)) {
-      if (size == 1 || size > most || !range.contains(size)) continue;
-      if (has_layouts(size)) sizes.push_back(size);
-    }
-    return sizes;
-  }
-
-  // The number of ranks that share rows at most.
-  std::int64_t most_shared() const {
-    constexpr std::int64_t kAlways = 8;
-    std::int64_t devices = 0;
-    for (const cluster::Hosts& hosts : cluster_.hosts) devices = std::max(devices, hosts.devices);
-    const std::int64_t asked = constraints_.axis("tensor").least *
-                               constraints_.axis("context").least *
-                               constraints_.axis("expert").least;
-    return std::max({kAlways, 2 * devices, asked});
-  }
-
-  // The sizes of `context` to consider. Ranks along it do the work of ranks along `data` and
-  // communicate more. So it is for steps of fewer rows than ranks, and for rows that are large.
-  std::vector<std::int64_t> context_sizes() {
-    const AxisRange range = constraints_.axis("context");
-    std::vector<std::int64_t> sizes;
-    if (!has_attention()) {
-      if (range.least <= 1) return sizes;
-      throw UsageError(join_message("the constraint is context>=", range.least,
-                                    ", and the model has no attention: ranks along context would "
-                                    "repeat the same work"),
-                       "leave context out of the constraints");
-    }
-    const bool is_asked_for = constraints_.axes.contains("context");
-    if (!is_asked_for && training_.rows >= ranks_ && !has_large_rows()) return sizes;
-    for (const std::int64_t size : divisors(ranks_)) {
-      if (size > 1 && size <= most_shared() && range.contains(size)) sizes.push_back(size);
-    }
-    return sizes;
-  }
-
-  // The sizes of `expert` to consider, in models with experts that expert_layouts() finds.
-  std::vector<std::int64_t> expert_sizes() {
-    const AxisRange range = constraints_.axis("expert");
-    std::vector<std::int64_t> sizes;
-    if (records_.experts().empty()) {
-      if (range.least <= 1) return sizes;
-      throw UsageError(join_message("the constraint is expert>=", range.least,
-                                    ", and expert_layouts finds no experts in the model"),
-                       "leave expert out of the constraints");
-    }
-    for (const std::int64_t size : divisors(ranks_)) {
-      if (size > 1 && size <= most_shared() && range.contains(size)) sizes.push_back(size);
-    }
-    return sizes;
-  }
-
-  bool has_attention() {
-    const auto& calls = records_.record({}, 2).calls;
-    return std::ranges::any_of(calls, [](const OperatorCall& call) {
-      return call.work.kind == cluster::OperatorKind::kAttention;
-    });
-  }
-
-  // Returns true if the activations of one row take a good part of a device's memory.
-  bool has_large_rows() {
-    constexpr double kGoodPart = 0.25;
-    try {
-      const Bounds bounds = bounds_.of({.rows = 1});
-      return bounds.memory - bounds.least_memory > kGoodPart * result_.memory_limit;
-    } catch (const c10::Error&) {  // Forward does not accept a single row.
-      return false;
-    } catch (const UsageError&) {
-      return false;
-    }
-  }
-
-  // Returns whether sharding parameters over so many ranks gains anything. An operator may have no
-  // way to compute on shards.
-  bool has_layouts(std::int64_t tensor) {
-    const auto leave_out = [&](const std::string& reason) {
-      result_.without_tensor = join_message("tensor=", tensor, ": ", reason);
-      return false;
-    };
-    try {
-      return !records_.layouts(tensor).empty();
-    } catch (const c10::Error& error) {
-      return leave_out(error.what_without_backtrace());
-    } catch (const UsageError& error) {
-      return leave_out(error.what());
-    }
-  }
-
   Plan plan_of(const Choice& choice) {
     return make_plan(choice, training_.base, records_.layouts(choice.shared), repeated_);
   }
