@@ -26,6 +26,9 @@ struct GroupRequest {
   std::string name;  ///< for messages, such as `world`
   /// The rank in the world of each rank of the group. Empty if this is the world.
   std::vector<int> world_ranks = {};
+  /// What stands before the colon in the titles of operations in profiles: the name of the backend
+  /// that the script has asked for.
+  std::string profiling_prefix = "trireme";
   /// What the ranks have called, for the message about those that do not come.
   std::string call = "init_process_group or new_group";
 };

@@ -22,7 +22,8 @@ namespace {
 
 c10::intrusive_ptr<c10d::Backend> make_backend(c10::intrusive_ptr<c10d::Store> store, int rank,
                                                int size, std::chrono::milliseconds timeout,
-                                               std::string name, std::vector<int> world_ranks) {
+                                               std::string name, std::vector<int> world_ranks,
+                                               std::string profiling_prefix) {
   const py::gil_scoped_release no_gil;
   return c10::make_intrusive<ProcessGroupBackend>(
       GroupRequest{.store = std::move(store),
@@ -30,7 +31,8 @@ c10::intrusive_ptr<c10d::Backend> make_backend(c10::intrusive_ptr<c10d::Store> s
                    .size = size,
                    .timeout = timeout,
                    .name = std::move(name),
-                   .world_ranks = std::move(world_ranks)});
+                   .world_ranks = std::move(world_ranks),
+                   .profiling_prefix = std::move(profiling_prefix)});
 }
 
 // Returns the name of the engine; nothing if the backend is not ours.
@@ -59,7 +61,8 @@ PYBIND11_MODULE(_native, module) {
   module.attr("version") = TRIREME_VERSION;
   module.attr("torch_version") = trireme::comm::built_torch_version();
   module.def("connect", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout"), py::arg("name"), py::arg("world_ranks"));
+             py::arg("timeout"), py::arg("name"), py::arg("world_ranks"),
+             py::arg("profiling_prefix"));
   module.def(
       "describe_port_owner", [](int port) { return trireme::launch::describe_port_owner(port); },
       py::arg("port"));

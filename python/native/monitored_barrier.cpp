@@ -2,7 +2,6 @@
 #include <python/native/monitored_barrier.h>
 
 #include <trireme/base/error.h>
-#include <trireme/base/format_ranks.h>
 #include <trireme/base/interruption.h>
 #include <trireme/launch/store/torch_log_silencer.h>
 
@@ -46,6 +45,27 @@ bool await_key(const MonitoredBarrier& barrier, const std::string& key,
                   {.rank = barrier.rank, .operation = "monitored barrier"});
 }
 
+// Returns the message of a rank that came but did not pass. It begins as Gloo's does, for scripts
+// that look for that text.
+std::string reached_message(const MonitoredBarrier& barrier, const std::string& reason) {
+  return join_message("Rank ", barrier.rank,
+                      " successfully reached monitoredBarrier, but received errors while waiting "
+                      "for send/recv from rank 0: ",
+                      reason);
+}
+
+// Returns the message of rank 0, which is Gloo's.
+std::string missing_message(const MonitoredBarrier& barrier, const std::vector<int>& missing) {
+  const std::string time = join_message(barrier.timeout.count(), " ms");
+  if (barrier.timeout <= milliseconds{0}) {
+    return join_message("Rank 0 timed out in monitoredBarrier after ", time);
+  }
+  std::string ranks = std::to_string(missing.front());
+  for (std::size_t i = 1; i < missing.size(); ++i) ranks += ", " + std::to_string(missing[i]);
+  return join_message(missing.size() == 1 ? "Rank " : "Ranks ", ranks,
+                      " failed to pass monitoredBarrier in ", time);
+}
+
 }  // namespace
 
 void monitored_barrier(const MonitoredBarrier& barrier) {
@@ -56,12 +76,11 @@ void monitored_barrier(const MonitoredBarrier& barrier) {
     barrier.store->set(prefix + std::to_string(barrier.rank), "here");
     // Rank 0 may come last, and then waits for the others as long.
     if (!await_key(barrier, verdict, deadline + barrier.timeout)) {
-      fail(barrier, join_message("rank ", barrier.rank,
-                                 ": rank 0 did not pass the monitored barrier within ",
-                                 2 * barrier.timeout.count(), " ms"));
+      fail(barrier, reached_message(barrier, join_message("it did not come within ",
+                                                          2 * barrier.timeout.count(), " ms")));
     }
     const std::string text = barrier.store->get_to_str(verdict);
-    if (text != kPassed) fail(barrier, text);
+    if (text != kPassed) fail(barrier, reached_message(barrier, text));
     return;
   }
   std::vector<int> missing;
@@ -71,9 +90,7 @@ void monitored_barrier(const MonitoredBarrier& barrier) {
     if (!barrier.waits_for_all) break;
   }
   if (missing.empty()) return barrier.store->set(verdict, kPassed);
-  const std::string message =
-      join_message("rank 0: ", format_ranks(missing), " failed to pass monitoredBarrier in ",
-                   barrier.timeout.count(), " ms");
+  const std::string message = missing_message(barrier, missing);
   barrier.store->set(verdict, message);
   fail(barrier, message);
 }

@@ -2,9 +2,11 @@
 #include <python/native/process_group_backend.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/adapter/adapter_backend.h>
 
 #include <pybind11/pybind11.h>
 #include <python/native/monitored_barrier.h>
+#include <python/native/several_tensors.h>
 #include <python/native/sparse_all_reduce.h>
 
 #include <algorithm>
@@ -37,6 +39,9 @@ ProcessGroupBackend::ProcessGroupBackend(GroupRequest request)
       options_(options_of(request_)),
       group_(connect_group(request_)) {
   init();
+  if (auto* const adapter = dynamic_cast<comm::AdapterBackend*>(group_.backend().get())) {
+    adapter->set_profiling_prefix(request_.profiling_prefix);
+  }
 }
 
 ProcessGroupBackend::~ProcessGroupBackend() { shutdown(); }
@@ -89,7 +94,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupBackend::split(
                        .name = options && !options->group_name.empty()
                                    ? options->group_name
                                    : join_message(request_.name, " split"),
-                       .world_ranks = {}};
+                       .world_ranks = {},
+                       .profiling_prefix = request_.profiling_prefix};
   for (const int rank : ranks) {
     part.world_ranks.push_back(
         request_.world_ranks.empty() ? rank : request_.world_ranks[static_cast<std::size_t>(rank)]);
@@ -98,30 +104,40 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupBackend::split(
 }
 
 WorkPtr ProcessGroupBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  check_broadcast(site(), tensors, options);
+  if (tensors.size() > 1) return broadcast_several(*open(), tensors, options);
   return open()->broadcast(tensors, options);
 }
 
 WorkPtr ProcessGroupBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  check_all_reduce(tensors, options);
+  if (tensors.size() > 1) return all_reduce_several(*open(), tensors, options);
   if (is_sparse(tensors)) return allreduce_sparse(tensors, options);
   return open()->allreduce(tensors, options);
 }
 
 WorkPtr ProcessGroupBackend::allreduce_sparse(Tensors& tensors,
                                               const c10d::AllreduceOptions& options) {
-  return sparse_all_reduce(*open(), tensors.at(0), options);
+  check_all_reduce(tensors, options);
+  if (tensors.size() > 1) return all_reduce_several(*open(), tensors, options);
+  return sparse_all_reduce(*open(), tensors.front(), options);
 }
 
 WorkPtr ProcessGroupBackend::allreduce_coalesced(Tensors& tensors,
                                                  const c10d::AllreduceCoalescedOptions& options) {
+  check_all_reduce_coalesced(tensors);
   return open()->allreduce_coalesced(tensors, options);
 }
 
 WorkPtr ProcessGroupBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  check_reduce(site(), tensors, options);
   return open()->reduce(tensors, options);
 }
 
 WorkPtr ProcessGroupBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                        const c10d::AllgatherOptions& options) {
+  check_all_gather(site(), outputs, inputs);
+  if (inputs.size() > 1) return all_gather_several(*open(), outputs, inputs, options);
   return open()->allgather(outputs, inputs, options);
 }
 
@@ -132,6 +148,7 @@ WorkPtr ProcessGroupBackend::_allgather_base(at::Tensor& output, at::Tensor& inp
 
 WorkPtr ProcessGroupBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                                  const c10d::AllgatherOptions& options) {
+  check_all_gather_coalesced(site(), outputs, inputs);
   return open()->allgather_coalesced(outputs, inputs, options);
 }
 
@@ -142,11 +159,13 @@ WorkPtr ProcessGroupBackend::allgather_into_tensor_coalesced(
 
 WorkPtr ProcessGroupBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                     const c10d::GatherOptions& options) {
+  check_gather(site(), outputs, inputs, options);
   return open()->gather(outputs, inputs, options);
 }
 
 WorkPtr ProcessGroupBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                      const c10d::ScatterOptions& options) {
+  check_scatter(site(), outputs, inputs, options);
   return open()->scatter(outputs, inputs, options);
 }
 
@@ -199,7 +218,7 @@ void ProcessGroupBackend::monitoredBarrier(const c10d::BarrierOptions& options,
   monitored_barrier({.store = request_.store,
                      .rank = getRank(),
                      .size = getSize(),
-                     .timeout = options.timeout > kNoTimeout ? options.timeout : options_->timeout,
+                     .timeout = options.timeout >= kNoTimeout ? options.timeout : options_->timeout,
                      .number = ++num_monitored_barriers_,
                      .waits_for_all = waits_for_all});
 }

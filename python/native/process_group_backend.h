@@ -5,6 +5,7 @@
 #pragma once
 
 #include <python/native/connect.h>
+#include <python/native/gloo_checks.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -90,6 +91,7 @@ class ProcessGroupBackend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool waits_for_all) override;
 
  private:
+  CallSite site() const noexcept { return {.rank = getRank(), .size = getSize()}; }
   // Returns the backend of the engine. Throws UsageError after shutdown.
   c10::intrusive_ptr<Backend> open();
 

@@ -35,10 +35,7 @@ at::Tensor pad(const at::Tensor& tensor, std::int64_t dim, std::int64_t length) 
 
 c10::intrusive_ptr<c10d::Work> sparse_all_reduce(c10d::Backend& backend, const at::Tensor& tensor,
                                                  const c10d::AllreduceOptions& options) {
-  if (options.reduceOp.op_ != c10d::ReduceOp::SUM) {
-    throw UsageError("all-reduce of a sparse tensor by another reduction than the sum",
-                     "use ReduceOp.SUM, or tensor.to_dense()");
-  }
+  TORCH_INTERNAL_ASSERT(options.reduceOp.op_ == c10d::ReduceOp::SUM);
   const at::NoGradGuard no_grad;
   const at::Tensor own = tensor.coalesce();
   const at::Tensor counts = gather(backend, at::full({1}, own._nnz(), at::kLong));

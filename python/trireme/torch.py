@@ -36,6 +36,14 @@ _BACKEND = "trireme"
 _splits: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()  # how often each group was split
 
 
+class _Requested(threading.local):
+    """The backend that the script has asked for, while a process group is made."""
+    backend = _BACKEND
+
+
+_requested = _Requested()
+
+
 def is_replacing_gloo() -> bool:
     """Returns whether groups that ask for Gloo get Trireme (TRIREME_REPLACE is not 0)."""
     value = os.environ.get("TRIREME_REPLACE", "1")
@@ -91,7 +99,8 @@ def _create(options: Any, _: Any) -> Any:
     if not ranks:
         _warn_of_plan()
     watch_signals()
-    return _native.connect(options.store, options.group_rank, options.group_size, timeout_of_run(options.timeout), name, ranks)
+    return _native.connect(options.store, options.group_rank, options.group_size, timeout_of_run(options.timeout), name, ranks,
+                           _requested.backend)
 
 
 def _replaced(backend: str, has_cuda: bool) -> str:
@@ -146,7 +155,11 @@ def _install() -> None:
         chosen = _replaced(backend, torch.cuda.is_available())
         if _BACKEND not in chosen:
             return original(group_size, group_rank, global_ranks_in_group, backend, *args, **keywords)
-        group, store = original(group_size, group_rank, global_ranks_in_group, dist.Backend(chosen), *args, **keywords)
+        _requested.backend = "gloo" if "gloo" in str(backend).lower() or str(backend) == "undefined" else _BACKEND
+        try:
+            group, store = original(group_size, group_rank, global_ranks_in_group, dist.Backend(chosen), *args, **keywords)
+        finally:
+            _requested.backend = _BACKEND
         if isinstance(group, dist.ProcessGroup):
             if ":" in chosen and "nccl" not in chosen:  # torch sets none for a list with a registered backend
                 group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
@@ -161,7 +174,7 @@ def _install() -> None:
         if isinstance(timeout, (int, float)):
             timeout = datetime.timedelta(seconds=timeout)
         own = group or dist.group.WORLD
-        return own.monitored_barrier(timeout or dist.default_pg_timeout, wait_all_ranks=wait_all_ranks)
+        return own.monitored_barrier(dist.default_pg_timeout if timeout is None else timeout, wait_all_ranks=wait_all_ranks)
 
     @_wrap("_set_pg_timeout")
     def _(original: Callable[..., Any], timeout: datetime.timedelta, group: dist.ProcessGroup | None = None) -> None:

@@ -249,7 +249,8 @@ TEST_F(ThreadsFailures, NameTheMessageThatNobodySends) {
       short_deadline());
   EXPECT_THAT(message_of<CommError>(thrown[0]),
               AllOf(HasSubstr("receive from rank 1 with tag 5"), HasSubstr("16 bytes"),
-                    HasSubstr("did not come within 0.3 s"), HasSubstr("what each rank did last")));
+                    HasSubstr("did not come within the timeout of 0.3 s"),
+                    HasSubstr("what each rank did last")));
   // One of the two, whichever was first, has a line for each rank.
   const std::string both = message_of<CommError>(thrown[0]) + message_of<CommError>(thrown[1]);
   const std::string lines =
@@ -257,7 +258,7 @@ TEST_F(ThreadsFailures, NameTheMessageThatNobodySends) {
   EXPECT_NE(both.find(lines), std::string::npos) << both;
   EXPECT_EQ(both.find(lines), both.rfind(lines)) << both;
   EXPECT_THAT(message_of<CommError>(thrown[1]),
-              AllOf(HasSubstr("tag 9"), HasSubstr("did not come within 0.3 s")));
+              AllOf(HasSubstr("tag 9"), HasSubstr("did not come within the timeout of 0.3 s")));
 }
 
 TEST_F(ThreadsFailures, NameTheMessageThatNobodyReceives) {
@@ -279,7 +280,7 @@ TEST_F(ThreadsFailures, NameTheMessageThatNobodyReceives) {
       short_deadline());
   EXPECT_THAT(message_of<CommError>(thrown[1]),
               AllOf(HasSubstr("send to rank 0 with tag 1"), HasSubstr("8 bytes"),
-                    HasSubstr("rank 0 did not come within 0.3 s")));
+                    HasSubstr("rank 0 did not come within the timeout of 0.3 s")));
 }
 
 TEST_F(ThreadsFailures, OfMessagesThatDoNotFitAreTheSameOnBothSides) {

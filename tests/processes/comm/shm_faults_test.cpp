@@ -312,14 +312,14 @@ TEST(Faults, AStoppedRankIsAnErrorAtTheDeadline) {
   EXPECT_TRUE(group.read_until(Clock::now() + kGiveUp, [&] {
     return group.all_said("(end)\n", 2);
   })) << group.texts();
-  expect_failures(
-      group, 2,
-      AllOf(HasSubstr("failed: peer 2: "), HasSubstr("rank 2 did not come within 2 s while rank "),
-            HasSubstr("rank 2 is stopped by a signal")));
+  expect_failures(group, 2,
+                  AllOf(HasSubstr("failed: peer 2: "),
+                        HasSubstr("rank 2 did not come within the timeout of 2 s while rank "),
+                        HasSubstr("rank 2 is stopped by a signal")));
   // When it goes on, it learns that its group is gone.
   group[2].signal(SIGCONT);
   EXPECT_EQ(group[2].wait(), 3);
-  EXPECT_THAT(group[2].output(), HasSubstr("rank 2 did not come within 2 s"));
+  EXPECT_THAT(group[2].output(), HasSubstr("rank 2 did not come within the timeout of 2 s"));
 }
 
 // Which operation a fault hits; the trace of a failure tells.

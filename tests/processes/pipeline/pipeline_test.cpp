@@ -128,7 +128,7 @@ TEST_P(StoppedPipeline, IsMissedAtTheDeadline) {
   std::string name = "rank " + std::to_string(it.victim % (it.ranks / it.along_data));
   if (it.along_data > 1) name += " (rank " + std::to_string(it.victim) + " of the world)";
   EXPECT_THAT(finished.output,
-              HasSubstr(name + (it.engine == "shm" ? " did not come within 3 s"
+              HasSubstr(name + (it.engine == "shm" ? " did not come within the timeout of 3 s"
                                                    : ": hangs, or waits for something else")));
 }
 

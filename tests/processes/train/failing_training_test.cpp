@@ -109,7 +109,7 @@ TEST_P(FailingTrainingInStages, MissesARankAtTheDeadline) {
   }
   EXPECT_THAT(finished.output, Not(HasSubstr("rank 1: CommError: ")));
   if (GetParam() != "shm") return;
-  EXPECT_THAT(finished.output, HasSubstr("did not come within 3 s"));
+  EXPECT_THAT(finished.output, HasSubstr("did not come within the timeout of 3 s"));
 }
 
 }  // namespace

@@ -78,9 +78,10 @@ TEST(Connecting, NamesTheRankThatDoesNotCome) {
         ASSERT_TRUE(thrown[rank]);
         std::rethrow_exception(thrown[rank]);
       } catch (const CommError& error) {
-        EXPECT_THAT(error.what(), HasSubstr("rank 2 did not come within 2 s to the rendezvous of "
-                                            "group 'data', which shares memory; "
-                                            "rank 2 is stopped (process 102)"));
+        EXPECT_THAT(error.what(),
+                    HasSubstr("rank 2 did not come within the timeout of 2 s to the rendezvous of "
+                              "group 'data', which shares memory; "
+                              "rank 2 is stopped (process 102)"));
         EXPECT_EQ(error.failure().peer, 2);
       }
     }

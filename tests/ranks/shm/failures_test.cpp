@@ -361,17 +361,18 @@ TEST(Failure, AtTheDeadlineNamesWhoIsMissing) {
       options);
   for (const int rank : {0, 2}) {
     const Told each = told(thrown[static_cast<std::size_t>(rank)]);
-    EXPECT_THAT(each.message, AllOf(HasSubstr("rank 1 did not come within 0.3 s while rank "),
-                                    AnyOf(HasSubstr("rank 1: has done barrier, number 1 ('first')"),
-                                          HasSubstr(" says what each rank did last")),
-                                    HasSubstr("TRIREME_TIMEOUT"), Not(HasSubstr("ended")),
-                                    Not(HasSubstr("left")), Not(HasSubstr("stopped"))));
+    EXPECT_THAT(each.message,
+                AllOf(HasSubstr("rank 1 did not come within the timeout of 0.3 s while rank "),
+                      AnyOf(HasSubstr("rank 1: has done barrier, number 1 ('first')"),
+                            HasSubstr(" says what each rank did last")),
+                      HasSubstr("TRIREME_TIMEOUT"), Not(HasSubstr("ended")), Not(HasSubstr("left")),
+                      Not(HasSubstr("stopped"))));
     EXPECT_EQ(each.failure.peer, 1);
   }
   // The late one learns why its group is gone.
   EXPECT_THAT(told(thrown[1]).message,
               AllOf(HasSubstr("barrier, number 2 of group 'late' on rank 1 of 3"),
-                    HasSubstr("rank 1 did not come within 0.3 s")));
+                    HasSubstr("rank 1 did not come within the timeout of 0.3 s")));
   EXPECT_NE(told(thrown[1]).failure.peer, 1);
 }
 
@@ -403,10 +404,12 @@ TEST(Failure, AtTheDeadlineNamesTheRankThatOneWaitsForInAnotherGroup) {
       two->barrier();
     }
   });
-  EXPECT_THAT(told(thrown[0]).message,
-              AllOf(HasSubstr("rank 2 of the world did not come within 4 s while rank 0 waited "
-                              "for rank 1, which waits in another group"),
-                    HasSubstr("TRIREME_TIMEOUT")));
+  EXPECT_THAT(
+      told(thrown[0]).message,
+      AllOf(HasSubstr(
+                "rank 2 of the world did not come within the timeout of 4 s while rank 0 waited "
+                "for rank 1, which waits in another group"),
+            HasSubstr("TRIREME_TIMEOUT")));
   EXPECT_EQ(thrown[1], nullptr);
   EXPECT_EQ(thrown[2], nullptr);
 }
@@ -439,8 +442,10 @@ TEST(Failure, OfRanksThatWaitForEachOtherNamesThemAll) {
       },
       options);
   for (const std::exception_ptr& exception : thrown) {
-    EXPECT_THAT(told(exception).message,
-                HasSubstr("ranks 0, 1 wait for each other: none of them came forward within 2 s"));
+    EXPECT_THAT(
+        told(exception).message,
+        HasSubstr(
+            "ranks 0, 1 wait for each other: none of them came forward within the timeout of 2 s"));
   }
 }
 

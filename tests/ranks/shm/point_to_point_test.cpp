@@ -301,11 +301,12 @@ TEST(Messages, ThatDoNotComeAreAnErrorAtTheDeadline) {
         const auto expected = mail.receive(data.data(), 3, 1, 1, "activations");
         const auto other = mail.receive(data.data(), 3, kAny, 2);
         const std::string first = message_of<CommError>([&] { mail.wait(*expected); });
-        EXPECT_THAT(first,
-                    AllOf(HasSubstr("receive from rank 1 of 3 uint8, number 1 of group 'group' on "
-                                    "rank 0 of 2 failed after "),
-                          HasSubstr("rank 1 did not come within 0.1 s while rank 0 waited"),
-                          HasSubstr("rank 0: is in receive from any rank of 3 uint8")));
+        EXPECT_THAT(
+            first,
+            AllOf(HasSubstr("receive from rank 1 of 3 uint8, number 1 of group 'group' on "
+                            "rank 0 of 2 failed after "),
+                  HasSubstr("rank 1 did not come within the timeout of 0.1 s while rank 0 waited"),
+                  HasSubstr("rank 0: is in receive from any rank of 3 uint8")));
         // It ends all transfers, and stays.
         EXPECT_TRUE(other->is_done());
         EXPECT_EQ(message_of<CommError>([&] { mail.wait(*expected); }), first);
@@ -314,7 +315,7 @@ TEST(Messages, ThatDoNotComeAreAnErrorAtTheDeadline) {
       },
       options);
   EXPECT_EQ(thrown[0], nullptr);
-  EXPECT_THAT(error_of(thrown[1]), HasSubstr("rank 1 did not come within 0.1 s"));
+  EXPECT_THAT(error_of(thrown[1]), HasSubstr("rank 1 did not come within the timeout of 0.1 s"));
 }
 
 TEST(Messages, OfARankThatLeftStillArrive) {
@@ -475,7 +476,7 @@ TEST(Messages, AtTheDeadlineNameTheirOwnPeer) {
         }
       },
       options);
-  EXPECT_THAT(error_of(thrown[0]), HasSubstr("rank 2 did not come within 0.4 s"));
+  EXPECT_THAT(error_of(thrown[0]), HasSubstr("rank 2 did not come within the timeout of 0.4 s"));
 }
 
 TEST(Messages, FromAnyRankMayComeUntilTheLastHasLeft) {

@@ -5,7 +5,11 @@
 #include <trireme/comm/adapter/pending_operation.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 
+#include <algorithm>
+#include <mutex>
+#include <set>
 #include <utility>
 
 namespace trireme::comm {
@@ -19,6 +23,36 @@ void check_as_many(std::size_t outputs, std::size_t inputs, OperationKind kind) 
   throw UsageError(join_message("coalesced ", name_of(kind), " was given ", inputs, " inputs and ",
                                 outputs, " outputs, expected as many"),
                    "give an output for each input");
+}
+
+// Returns whether the elements of any two tensors lie in overlapping ranges of memory.
+bool share_memory(const Tensors& tensors) {
+  std::vector<std::pair<const std::byte*, const std::byte*>> ranges;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) continue;
+    std::int64_t last = 0;
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      last += (tensor.size(dim) - 1) * tensor.stride(dim);
+    }
+    const auto* const begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+    ranges.emplace_back(begin, begin + (last + 1) * tensor.element_size());
+  }
+  std::ranges::sort(ranges);
+  const auto overlap = std::ranges::adjacent_find(
+      ranges, [](const auto& one, const auto& next) { return next.first < one.second; });
+  return overlap != ranges.end();
+}
+
+// Returns the title of an operation for the profiler. Records refer to titles until they end, which
+// may be after the backend, so titles are kept. There are as many as kinds and prefixes.
+const char* profiling_title_of(const std::string& prefix, const Operation& operation) {
+  static std::mutex mutex;
+  static auto& titles = *new std::set<std::string>;  // never destroyed: threads may still run
+  const bool is_any_source = operation.kind == OperationKind::kReceive && operation.peer < 0;
+  std::string title = join_message(prefix, ":", profiling_name_of(operation.kind),
+                                   is_any_source ? "AnySource" : "");
+  const std::lock_guard lock(mutex);
+  return titles.insert(std::move(title)).first->c_str();
 }
 
 }  // namespace
@@ -46,13 +80,17 @@ void AdapterBackend::abort() {
   connection_->abort(join_message("rank ", getRank(), " aborted the group"));
 }
 
-WorkPtr AdapterBackend::start(Operation operation, bool is_async,
-                              std::chrono::milliseconds timeout) {
+WorkPtr AdapterBackend::start(Operation operation, bool is_async, std::chrono::milliseconds timeout,
+                              bool is_profiled) {
   // Checked before the operation gets its number, because the other ranks do not count a call that
   // is refused here.
   connection_->check(operation);
   operation.timeout = timeout > kNoTimeout ? timeout : timeout_.load();
   if (!is_message(operation.kind)) operation.number = ++sequence_number_;
+  // Records cost time, so they are only made if somebody profiles.
+  if (is_profiled && at::hasCallbacks()) {
+    operation.profiling_title = profiling_title_of(profiling_prefix_, operation);
+  }
   // Between startCoalescing and endCoalescing nothing may block: the caller waits for all works
   // together.
   if (!is_async && !coalesced_ && connection_->try_run(operation)) {
@@ -71,11 +109,23 @@ WorkPtr AdapterBackend::start(Operation operation, bool is_async,
 
 template <typename Options>
 WorkPtr AdapterBackend::start_all(std::vector<Operation> operations, const Options& options) {
+  const char* title = nullptr;
+  Tensors tensors;
+  if (!operations.empty() && at::hasCallbacks()) {
+    title = profiling_title_of(profiling_prefix_, operations.front());
+    for (const Operation& operation : operations) {
+      const Tensors of_one = profiled_tensors(operation);
+      tensors.insert(tensors.end(), of_one.begin(), of_one.end());
+    }
+  }
   std::vector<WorkPtr> works;
   for (Operation& operation : operations) {
-    works.push_back(start(std::move(operation), options.asyncOp, options.timeout));
+    works.push_back(start(std::move(operation), options.asyncOp, options.timeout, false));
   }
-  return c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
+  auto work = c10::make_intrusive<CoalescedWork>(getRank(), std::move(works), title, tensors);
+  if (!options.asyncOp && !coalesced_)
+    work->wait(kNoTimeout);  // ends the record; the operations are done
+  return work;
 }
 
 WorkPtr AdapterBackend::endCoalescing() {
@@ -107,9 +157,15 @@ WorkPtr AdapterBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions
 WorkPtr AdapterBackend::allreduce_coalesced(Tensors& tensors,
                                             const c10d::AllreduceCoalescedOptions& options) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  // Tensors in the same memory would be summed several times in place. Each then works on a copy.
+  const bool has_overlap = share_memory(tensors);
   std::vector<Operation> operations;
   for (const at::Tensor& tensor : tensors) {
-    operations.push_back(all_reduce_of(tensor, options.reduceOp));
+    const at::Tensor memory = has_overlap ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
+    operations.push_back(all_reduce_of(memory, options.reduceOp));
+    if (!has_overlap) continue;
+    operations.back().results = {tensor};
+    operations.back().write_back.emplace_back(tensor, memory);
   }
   return start_all(std::move(operations), options);
 }

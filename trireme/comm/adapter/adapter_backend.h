@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::comm {
@@ -33,6 +34,9 @@ class AdapterBackend final : public c10d::Backend {
   ~AdapterBackend() override;
 
   EngineConnection& connection() const noexcept { return *connection_; }
+  /// Sets what stands before the colon in the titles of operations in profiles, such as
+  /// `trireme:all_reduce`. Call it before the first operation.
+  void set_profiling_prefix(std::string prefix) { profiling_prefix_ = std::move(prefix); }
 
   const std::string getBackendName() const override { return connection_->name(); }
   c10::intrusive_ptr<Options> getBackendOptions() override;
@@ -87,12 +91,13 @@ class AdapterBackend final : public c10d::Backend {
                               const c10d::ReduceOp& op) const;
 
   WorkPtr start(Operation operation, bool is_async = true,
-                std::chrono::milliseconds timeout = kNoTimeout);
+                std::chrono::milliseconds timeout = kNoTimeout, bool is_profiled = true);
   // Starts all operations, which have been checked, and returns them as one work.
   template <typename Options>
   WorkPtr start_all(std::vector<Operation> operations, const Options& options);
 
   const std::shared_ptr<EngineConnection> connection_;
+  std::string profiling_prefix_ = "trireme";
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<std::uint64_t> sequence_number_ = 0;
   std::optional<std::vector<WorkPtr>> coalesced_;  // between startCoalescing and endCoalescing

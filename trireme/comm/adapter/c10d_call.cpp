@@ -39,8 +39,8 @@ std::vector<std::int64_t> split_bytes(const Buffer& buffer) {
 
 c10::intrusive_ptr<c10d::Work> start_on(c10d::Backend& backend, const Operation& operation,
                                         bool is_async) {
-  const auto& [kind, input, output, reduction, peer, tag, number, label, timeout, results, back] =
-      operation;
+  const auto& [kind, input, output, reduction, peer, tag, number, label, timeout, results, back,
+               title] = operation;
   const auto with = [&](auto options) {
     if (operation.timeout > kNoTimeout) options.timeout = operation.timeout;
     options.asyncOp = is_async;

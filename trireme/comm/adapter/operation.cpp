@@ -90,6 +90,13 @@ const char* name_of(OperationKind kind) noexcept {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+const char* profiling_name_of(OperationKind kind) noexcept {
+  constexpr const char* kNames[] = {"send",           "recv",       "broadcast", "all_reduce",
+                                    "reduce",         "all_gather", "gather",    "scatter",
+                                    "reduce_scatter", "all_to_all", "barrier"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
 bool is_message(OperationKind kind) noexcept {
   return kind == OperationKind::kSend || kind == OperationKind::kReceive;
 }
@@ -158,6 +165,12 @@ void Operation::copy_back() const {
 bool OperationSummary::fits(const OperationSummary& other) const noexcept {
   return kind == other.kind && peer == other.peer && reduction == other.reduction &&
          dtype == other.dtype && num_elements == other.num_elements;
+}
+
+std::vector<at::Tensor> profiled_tensors(const Operation& operation) {
+  const Buffer& input = operation.input;
+  if (input.num_pieces() == 0) return operation.results;
+  return input.is_block() ? std::vector{input.whole()} : input.pieces();
 }
 
 OperationSummary summary_of(const Operation& operation) {

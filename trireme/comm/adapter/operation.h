@@ -35,6 +35,8 @@ enum class OperationKind : std::uint8_t {
 
 /// Returns the name for messages, such as `all-reduce`.
 const char* name_of(OperationKind kind) noexcept;
+/// Returns the name in profiles, such as `all_reduce`: the one that PyTorch's backends use.
+const char* profiling_name_of(OperationKind kind) noexcept;
 /// Returns whether the kind is a send or a receive.
 bool is_message(OperationKind kind) noexcept;
 
@@ -116,9 +118,17 @@ struct Operation {
   /// Copies to make after success: from the second tensor of each pair to the first.
   std::vector<std::pair<at::Tensor, at::Tensor>> write_back = {};
 
+  /// The title of the record that a profiler gets, such as `trireme:all_reduce`; null for none.
+  /// Must stay valid until the end of the process.
+  const char* profiling_title = nullptr;
+
   /// Makes the copies of `write_back`, which bring results to the tensors of the caller.
   void copy_back() const;
 };
+
+/// Returns the tensors whose shapes a profiler records: what is read, and for operations in place
+/// what is read and written.
+std::vector<at::Tensor> profiled_tensors(const Operation& operation);
 
 /// A description of an operation without its tensors.
 struct OperationSummary {

@@ -6,7 +6,6 @@
 #include <trireme/comm/adapter/completion_threads.h>
 
 #include <ATen/core/ivalue.h>
-#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <utility>
@@ -28,16 +27,11 @@ c10d::OpType type_of(const Operation& operation) {
   return kTypes[static_cast<std::size_t>(operation.kind)];
 }
 
-// Returns the title for the profiler. A title costs the creation of a record, so it is null unless
-// somebody profiles.
-const char* title_of(const Operation& operation) {
-  return at::hasCallbacks() ? name_of(operation.kind) : nullptr;
-}
-
 }  // namespace
 
 PendingOperation::PendingOperation(Operation operation, int rank)
-    : Work(rank, type_of(operation), title_of(operation)),
+    : Work(rank, type_of(operation), operation.profiling_title,
+           operation.profiling_title ? profiled_tensors(operation) : std::vector<at::Tensor>{}),
       operation_(std::move(operation)),
       source_(operation_.kind == OperationKind::kReceive ? operation_.peer : -1) {}
 
@@ -148,12 +142,22 @@ c10::intrusive_ptr<Future> PendingOperation::getFuture() {
   return future;
 }
 
-CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
-    : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works,
+                             const char* profiling_title, const std::vector<at::Tensor>& tensors)
+    : Work(rank, c10d::OpType::COALESCED, profiling_title, tensors), works_(std::move(works)) {}
 
 bool CoalescedWork::isCompleted() {
-  return std::all_of(works_.begin(), works_.end(),
-                     [](const auto& work) { return work->isCompleted(); });
+  const bool is_done = std::all_of(works_.begin(), works_.end(),
+                                   [](const auto& work) { return work->isCompleted(); });
+  if (is_done) end_record();
+  return is_done;
+}
+
+void CoalescedWork::end_record() {
+  std::unique_lock lock(mutex_);
+  const auto end = std::exchange(recordFunctionEndCallback_, nullptr);
+  lock.unlock();
+  if (end) end();
 }
 
 bool CoalescedWork::isSuccess() const {
@@ -170,6 +174,7 @@ std::exception_ptr CoalescedWork::exception() const {
 
 bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
   for (const auto& work : works_) work->wait(timeout);
+  end_record();
   return true;
 }
 
@@ -186,7 +191,16 @@ c10::intrusive_ptr<Future> CoalescedWork::getFuture() {
   c10::List<c10::intrusive_ptr<Future>> futures(
       c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   for (const auto& work : works_) futures.push_back(work->getFuture());
-  return c10::collectAll(futures);
+  return c10::collectAll(futures)->then(
+      [works = works_](Future& all) {
+        if (all.hasError()) std::rethrow_exception(all.exception_ptr());
+        std::vector<at::Tensor> results;
+        for (const auto& work : works) {
+          for (at::Tensor& tensor : work->result()) results.push_back(std::move(tensor));
+        }
+        return c10::IValue(std::move(results));
+      },
+      c10::ListType::ofTensors());
 }
 
 }  // namespace trireme::comm

@@ -57,10 +57,15 @@ class PendingOperation : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_ of Work
 };
 
-/// Several works as one. Thread-safety: that of the works.
+/// Several works as one. The value of its future is the list of all results. Thread-safety: that of
+/// the works.
 class CoalescedWork final : public c10d::Work {
  public:
-  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+  /// @param profiling_title the title of the record that a profiler gets, valid until the end of
+  /// the process; null for none.
+  /// @param tensors whose shapes are in that record.
+  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works,
+                const char* profiling_title = nullptr, const std::vector<at::Tensor>& tensors = {});
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -70,6 +75,8 @@ class CoalescedWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
+  void end_record();
+
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 

@@ -25,8 +25,8 @@ std::vector<at::Tensor> bytes_of_pieces(const Buffer& buffer) {
 }
 
 void run_phases(Phases& phases, const Operation& operation) {
-  const auto& [kind, input, output, reduction, peer, tag, number, label, timeout, results, back] =
-      operation;
+  const auto& [kind, input, output, reduction, peer, tag, number, label, timeout, results, back,
+               title] = operation;
   switch (kind) {
     case OperationKind::kBroadcast:
       return phases.broadcast(bytes_of(output.piece()), peer);

@@ -334,7 +334,8 @@ void Member::fail_at_deadline(std::uint64_t wanted, std::uint64_t stopped, const
       if (block(peer).waits_for.load(std::memory_order_seq_cst) == 0) late |= bit(peer);
     });
   }
-  const std::string within = join_message(" within ", in_seconds(timeout_.load()), " s");
+  const std::string within =
+      join_message(" within the timeout of ", in_seconds(timeout_.load()), " s");
   if (late == 0) {
     fail(std::countr_zero(wanted), call,
          join_message(names_of(chain | bit(rank_)),

@@ -115,8 +115,8 @@ void gather(Communicator& group, const Operation& operation) {
 }
 
 void run_collective(Communicator& group, const Operation& operation) {
-  const auto& [kind, input, output, reduction, peer, tag, number, label, timeout, results, back] =
-      operation;
+  const auto& [kind, input, output, reduction, peer, tag, number, label, timeout, results, back,
+               title] = operation;
   switch (kind) {
     case OperationKind::kBroadcast:
       return group.broadcast(output.data(), output.num_bytes(), peer, label, type_of(output));

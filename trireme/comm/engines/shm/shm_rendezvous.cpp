@@ -56,10 +56,10 @@ std::string Rendezvous::get(const std::string& key, int from) {
       }
     }
     throw CommError(
-        join_message(format_ranks(missing, options_.world_ranks), " did not come within ",
-                     std::chrono::duration<double>(options_.timeout).count(),
-                     " s to the rendezvous of group '", options_.name, "', which shares memory",
-                     states),
+        join_message(
+            format_ranks(missing, options_.world_ranks), " did not come within the timeout of ",
+            std::chrono::duration<double>(options_.timeout).count(),
+            " s to the rendezvous of group '", options_.name, "', which shares memory", states),
         "look at its log; a process that is stopped goes on by kill -CONT, and a rank that comes "
         "late needs a longer deadline (TRIREME_TIMEOUT, in seconds)",
         {.rank = rank_, .peer = missing.front(), .operation = "connect"});

@@ -242,9 +242,10 @@ void GroupState::fail_for_missing(const PendingOp& pending, std::chrono::millise
   }
   fail({.rank = own,
         .peer = late.front(),
-        .text = join_message(
-            format_ranks(late, world_ranks_), " did not come within ", Seconds(timeout).count(),
-            " s while ", format_ranks({&own, 1}, world_ranks_), " waited in ", call, last_calls()),
+        .text =
+            join_message(format_ranks(late, world_ranks_), " did not come within the timeout of ",
+                         Seconds(timeout).count(), " s while ",
+                         format_ranks({&own, 1}, world_ranks_), " waited in ", call, last_calls()),
         .hint = "a rank that computes for long needs a longer deadline (TRIREME_TIMEOUT, in "
                 "seconds)"});
 }
