@@ -62,7 +62,7 @@ PYBIND11_MODULE(_native, module) {
   module.attr("torch_version") = trireme::comm::built_torch_version();
   module.def("connect", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("world_ranks"),
-             py::arg("profiling_prefix"));
+             py::arg("profiling_prefix") = "trireme");
   module.def(
       "describe_port_owner", [](int port) { return trireme::launch::describe_port_owner(port); },
       py::arg("port"));

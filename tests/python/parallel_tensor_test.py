@@ -108,10 +108,12 @@ def a_gpt_trains_as_in_one_process(rank: int, size: int) -> None:
 
 def operators_run_as_the_plan_says(rank: int, size: int) -> None:
     plan = trireme.Plan(mesh={"tensor": size}, layouts=OF_MLP,
-                        operators=["down gives Shard(1) on tensor", f"aten::gelu takes {{{{1, 1, {size}}}}}"])
+                        operators=["down gives Shard(1) on tensor"])
     compare(rank, MLP, loss_of_mlp, plan)
     model = MLP()
-    trireme.parallelize(model, plan)
+    # Names of operators hold for all modules on a mesh, and so for a process group.
+    trireme.parallelize(model, plan.replace(operators=["down gives Shard(1) on tensor", f"aten::gelu takes {{{{1, 1, {size}}}}}"]),
+                        group=torch.distributed.new_group())
     assert "Shard(1)" in repr(model.down(model.up(torch.ones(4, 3, 16))))
     try:
         trireme.parallelize(MLP(), plan.replace(operators=["dwn gives Shard(1) on tensor"]))

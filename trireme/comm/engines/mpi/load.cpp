@@ -14,10 +14,19 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFile = "trireme_mpi.so";
 
+// Returns the folder of the file that holds this code: the program, or a library or extension
+// module that it has loaded.
+fs::path folder_of_this_code() {
+  ::Dl_info info{};
+  if (::dladdr(reinterpret_cast<void*>(&folder_of_this_code), &info) == 0) return {};
+  return fs::path(info.dli_fname).parent_path();
+}
+
 fs::path module_path() {
   std::error_code ignored;
   const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const fs::path& path : {folder / kFile, folder / TRIREME_MODULE_FOLDER / kFile}) {
+  for (const fs::path& path : {folder / kFile, folder / TRIREME_MODULE_FOLDER / kFile,
+                               folder_of_this_code() / "bin" / kFile}) {  // of a Python package
     if (fs::exists(path, ignored)) return path;
   }
   return kFile;  // the linker's search: an installed library hands its folder to programs
