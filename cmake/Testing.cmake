@@ -20,6 +20,12 @@ add_custom_target(threaded_tests)
 # half of the time without any optimisation, with a precompiled header of their own; GCC was not faster without it.
 add_library(trireme_test_options INTERFACE)
 target_link_libraries(trireme_test_options INTERFACE trireme_options)
+# Tests, and programs that tests start, end quickly, except where a tool reports at their end.
+if(NOT TRIREME_SANITIZER AND NOT TRIREME_COVERAGE AND NOT TRIREME_FUZZ)
+  add_library(trireme_quick_exit OBJECT ${PROJECT_SOURCE_DIR}/tests/quick_exit.cpp)
+  target_link_libraries(trireme_quick_exit PRIVATE trireme_options)
+  target_sources(trireme_test_options INTERFACE $<TARGET_OBJECTS:trireme_quick_exit>)
+endif()
 set(TRIREME_TESTS_BY_CLANG OFF)
 if(TRIREME_TORCH AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   set(TRIREME_TESTS_BY_CLANG ON)
