@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import trireme.torch
-from ranks import cases_of, init, make_gloo_group, run_ranks
+from ranks import cases_of, init, main, make_gloo_group, run_ranks
 
 SECOND = datetime.timedelta(seconds=1)
 
@@ -261,4 +261,4 @@ class Choice(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()
