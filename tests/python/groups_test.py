@@ -137,7 +137,7 @@ def a_timeout_can_be_changed(rank: int, size: int) -> None:
         try:
             dist.all_reduce(torch.ones(1), group=group)
         except trireme.CommError as error:
-            assert "did not come within 1 s" in str(error), error
+            assert "within 1 s" in str(error), error  # or that ranks wait for each other, where both have waited for long
         assert time.monotonic() - started < 20
     dist.barrier()
 
