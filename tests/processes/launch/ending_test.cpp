@@ -129,9 +129,9 @@ TEST(Ending, NothingIsLeftWhenTheSupervisingProcessIsKilled) {
 // Looking for processes needs descriptors.
 TEST(Ending, RanksAreAskedToEndWhereNoDescriptorsAreLeft) {
   // The trap comes first: a rank that has said that it is ready may be signalled at once.
-  Launched trireme(run_script(
-      {"-n", "2", "--grace", "3"},
-      "trap 'echo asked; exit 0' TERM; " + kWithDaemon + "sleep 1000 & wait; exit 1"));
+  Launched trireme(
+      run_script({"-n", "2", "--grace", "3"},
+                 "trap 'echo asked; exit 0' TERM; " + kWithDaemon + "sleep 1000 & wait; exit 1"));
   const std::string& text = trireme.await_output(" end");
   const pid_t supervisor = std::stoi(text.substr(text.find("parent ") + 7));
   rlimit before{};
