@@ -1,10 +1,10 @@
 # trireme_test(<name> SOURCES <files…> [LINK <targets…>] [TORCH none|aten|full] [SLOW] [SLOW_CASES <patterns…>]
-#              [THREADS] [EXHAUSTIVE] [NEEDS <targets…>] [NO_UNITY <files…>])
+#              [THREADS] [EXHAUSTIVE] [OPTIMISED] [NEEDS <targets…>] [NO_UNITY <files…>])
 #
 # One test program of GoogleTest cases and one ctest entry. SLOW puts it under the label `slow`, which
 # `make test` leaves out; SLOW_CASES, patterns as --gtest_filter takes them, puts these cases alone there, by a second entry
 # <name>_slow. THREADS marks what `make tsan` runs under the thread sanitizer. EXHAUSTIVE adds a second entry under that label, <name>_exhaustive, which runs the same
-# program with TRIREME_EXHAUSTIVE set. NEEDS are programs that the test runs, NO_UNITY files that
+# program with TRIREME_EXHAUSTIVE set. OPTIMISED is for tests that compute for seconds themselves; they cannot use TORCH. NEEDS are programs that the test runs, NO_UNITY files that
 # TRIREME_UNITY joins with no other.
 if(CMAKE_CROSSCOMPILING)
   # Distributions have the library for their own processor, and its sources (package googletest).
@@ -20,10 +20,17 @@ add_custom_target(threaded_tests)
 # half of the time without any optimisation, with a precompiled header of their own; GCC was not faster without it.
 add_library(trireme_test_options INTERFACE)
 target_link_libraries(trireme_test_options INTERFACE trireme_options)
+# Tests, and programs that tests start, end quickly, except where a tool reports at their end.
+if(NOT TRIREME_SANITIZER AND NOT TRIREME_COVERAGE AND NOT TRIREME_FUZZ)
+  add_library(trireme_quick_exit OBJECT ${PROJECT_SOURCE_DIR}/tests/quick_exit.cpp)
+  target_link_libraries(trireme_quick_exit PRIVATE trireme_options)
+  target_sources(trireme_test_options INTERFACE $<TARGET_OBJECTS:trireme_quick_exit>)
+endif()
 set(TRIREME_TESTS_BY_CLANG OFF)
 if(TRIREME_TORCH AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   set(TRIREME_TESTS_BY_CLANG ON)
-  target_compile_options(trireme_test_options INTERFACE $<$<CONFIG:Release>:-O0>)
+  target_compile_options(trireme_test_options INTERFACE
+    $<$<AND:$<CONFIG:Release>,$<NOT:$<BOOL:$<TARGET_PROPERTY:TRIREME_OPTIMISED>>>>:-O0>)
   add_library(trireme_test_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled.cpp)
   target_link_libraries(trireme_test_pch PRIVATE torch trireme_test_options GTest::gmock)
   target_precompile_headers(trireme_test_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h <gmock/gmock.h> <gtest/gtest.h>)
@@ -41,11 +48,14 @@ function(trireme_test_program target)
 endfunction()
 
 function(trireme_test name)
-  cmake_parse_arguments(test "SLOW;THREADS;EXHAUSTIVE" "TORCH" "SOURCES;LINK;NEEDS;NO_UNITY;SLOW_CASES" ${ARGN})
+  cmake_parse_arguments(test "SLOW;THREADS;EXHAUSTIVE;OPTIMISED" "TORCH" "SOURCES;LINK;NEEDS;NO_UNITY;SLOW_CASES" ${ARGN})
   add_executable(${name} ${test_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${test_LINK} trireme_test_options GTest::gmock GTest::gtest_main)
-  if(NOT TRIREME_TESTS_BY_CLANG)
+  if(test_OPTIMISED)
+    set_target_properties(${name} PROPERTIES TRIREME_OPTIMISED ON)
+  endif()
+  if(test_OPTIMISED OR NOT TRIREME_TESTS_BY_CLANG)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
   # Clang loads all of LibTorch precompiled faster than it reads single headers, GCC does not.

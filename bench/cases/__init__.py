@@ -12,7 +12,7 @@ PYTHON = ROOT / "build" / "python" / "bin" / "python"
 METRICS = ("start_time restart_time resume_time step_time communication_time added_time time peak_memory sample_time save_time load_time "
            "stall_time step_time_error memory_error resident_error predict_time call_overhead "
            "plan_time planned_step_time").split()
-PEERS = ("gloo openmpi mpich intelmpi memcpy torchrun ddp fsdp2 dtensor plain torch_pipelining model_parallel "
+PEERS = ("gloo openmpi mpich intelmpi oneccl memcpy torchrun ddp fsdp2 dtensor plain torch_pipelining model_parallel "
          "torch_checkpoint torch_dataloader libtorch_dataloader mindspore dcp disk no_communication one_process "
          "prediction measured process_group autoparallel_published alpa_published published_plan "
          "best_of_grid no_restarts gather").split()

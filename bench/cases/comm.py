@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives between the processes of one host, against LibTorch's Gloo and every MPI that is installed.
+"""Collectives between the processes of one host, against LibTorch's Gloo, every MPI that is installed, and oneCCL over Intel MPI.
 
 All programs run the same loop (bench/multi/comm_loop.h): in place where the collective allows it, every buffer written
 anew before each operation, results verified, no process bound to a core. Where there are more ranks than cores MPI is
 told to give cores away, as ours does; MPICH cannot (its library never calls sched_yield), needs milliseconds for each
-operation then, and is left out there. `/raw` is the shared-memory engine without LibTorch, the plain name is Group over
+operation then, and is left out there. So is oneCCL, which polls as well: with CCL_YIELD=sched_yield it took 10 to 20 ms. Where each
+rank has a core, oneCCL does without its threads (CCL_WORKER_OFFLOAD=0), which need more cores: with them 4 B took 0.2 ms or more. `/raw` is the shared-memory engine without LibTorch, the plain name is Group over
 that engine; `/registered` is Group with tensors that the ranks share, against one memcpy of as many bytes. Records of
 `added_time` have our raw engine as `plain`: `/recorder` is what recording one operation takes. `waiting` is the time that the
 busiest of some ranks uses a core while all wait for one, against the time that they wait.
@@ -25,6 +26,7 @@ LAYER_SIZES = (4, 1 << 10, 64 << 10)
 REGISTERED_SIZE = 100 << 20
 SMOKE = ("--limit", str(64 << 10), "--seconds", "0.001")
 INTEL_MPI = ROOT / "build" / "intelmpi"
+ONECCL = ROOT / "build" / "oneccl"
 
 
 def words(**sizes):
@@ -48,15 +50,16 @@ def mpi_launchers(num_ranks):
     open_mpi = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
                 "--mca", "mpi_yield_when_idle", str(int(shares)), "-n", num_ranks)
     hydra = ("-launcher", "fork", "-n", num_ranks)
+    intel_mpi = {"I_MPI_ROOT": str(INTEL_MPI), "I_MPI_FABRICS": "shm", "I_MPI_PIN": "0"}
     launchers = {
         "openmpi": (open_mpi, {}),
         "mpich": (("mpiexec.mpich", *hydra), {}),
-        "intelmpi": ((INTEL_MPI / "bin/mpiexec.hydra", *hydra),
-                     {"I_MPI_ROOT": str(INTEL_MPI), "I_MPI_FABRICS": "shm", "I_MPI_PIN": "0",
-                      **({"I_MPI_THREAD_YIELD": "2"} if shares else {})}),
+        "intelmpi": ((INTEL_MPI / "bin/mpiexec.hydra", *hydra), {**intel_mpi, **({"I_MPI_THREAD_YIELD": "2"} if shares else {})}),
+        "oneccl": ((INTEL_MPI / "bin/mpiexec.hydra", *hydra),
+                   {**intel_mpi, "CCL_ATL_TRANSPORT": "mpi", "CCL_WORKER_OFFLOAD": "0", "CCL_LOG_LEVEL": "error"}),
     }
     if shares:
-        del launchers["mpich"]
+        del launchers["mpich"], launchers["oneccl"]
     return launchers
 
 
@@ -111,7 +114,11 @@ def versions():
     """Of the peers, for the description of the machine."""
     found = {}
     for name, (launcher, environment) in mpi_launchers(2).items():
-        if (BIN / f"bench_comm_{name}").exists():
+        if not (BIN / f"bench_comm_{name}").exists():
+            continue
+        if name == "oneccl":
+            found[name] = (ONECCL / "version").read_text().strip()
+        else:
             run = subprocess.run([launcher[0], "--version"], env={**os.environ, **environment}, capture_output=True,
                                  text=True, check=False)
             number = re.search(r"\d+\.\d+\.\d+", run.stdout)

@@ -10,7 +10,7 @@ import unittest
 import torch
 import torch.distributed as dist
 
-from ranks import cases_of
+from ranks import cases_of, main
 from trireme.benchmark import silent
 
 
@@ -81,4 +81,4 @@ OverTwoRanks = cases_of([over_silence])
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

@@ -12,6 +12,7 @@ from torch import nn
 
 import trireme
 from commands import PROGRAM, needs_program
+from ranks import main
 
 
 def network() -> nn.Module:
@@ -77,4 +78,4 @@ class Checkpoints(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import ReduceOp
 
-from ranks import cases_of, make_gloo_group
+from ranks import cases_of, main, make_gloo_group
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
@@ -344,7 +344,7 @@ CASES = [value for value in list(globals().values())
          if callable(value) and getattr(value, "__annotations__", {}).get("size") == "int" and value.__module__ == __name__]
 
 OverTwoRanks = cases_of(CASES)
-OverThreeRanks = cases_of(CASES, 3)
+OverThreeRanks = cases_of(CASES, 3, is_slow=True)
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

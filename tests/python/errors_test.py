@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ranks import HOST, Failed, init, run_ranks
+from ranks import HOST, Failed, init, main, run_ranks, slow
 
 
 def connected(rank: int, size: int, port: int) -> None:
@@ -249,28 +249,35 @@ class Processes(unittest.TestCase):
         return subprocess.run([sys.executable, "-c", text], text=True, capture_output=True, timeout=120,
                               env={**os.environ, **environment})
 
-    def test_a_port_in_use_is_named_with_its_owner_and_a_free_one(self) -> None:
+    def check_port_in_use(self, call: str) -> None:
         with socket.socket() as other:
             other.bind((HOST, 0))
             other.listen()
             port = other.getsockname()[1]
-            for call in ("import trireme.torch, torch; torch.distributed.init_process_group('gloo')",
-                         "import trireme.horovod.torch as hvd; hvd.init()"):
-                done = self.run_python(call, RANK="0", WORLD_SIZE="2", MASTER_ADDR=HOST, MASTER_PORT=str(port))
-                self.assertIn(f"PortInUseError: port {port}, on which rank 0 was to serve the store, is in use by process {os.getpid()} (",
-                              done.stderr)
-                self.assertRegex(done.stderr, r"another port, such as \d+, which is free")
+            done = self.run_python(call, RANK="0", WORLD_SIZE="2", MASTER_ADDR=HOST, MASTER_PORT=str(port))
+            self.assertIn(f"PortInUseError: port {port}, on which rank 0 was to serve the store, is in use by process {os.getpid()} (", done.stderr)
+            self.assertRegex(done.stderr, r"another port, such as \d+, which is free")
 
+    def test_a_port_in_use_is_named_with_its_owner_and_a_free_one(self) -> None:
+        self.check_port_in_use("import trireme.torch, torch; torch.distributed.init_process_group('gloo')")
+
+    @slow
+    def test_a_port_in_use_is_named_to_callers_of_horovod(self) -> None:
+        self.check_port_in_use("import trireme.horovod.torch as hvd; hvd.init()")
+
+    @slow
     def test_another_version_of_torch_is_refused(self) -> None:
         done = self.run_python("import torch; torch.__version__ = '2.99.0'; import trireme.torch")
         self.assertRegex(done.stderr, r"ImportError: trireme .* was built for torch 2\..*, but torch 2\.99\.0 is installed")
         self.assertIn("hint: install torch==", done.stderr)
 
+    @slow
     def test_the_import_may_come_first_or_last(self) -> None:
         for order in ("import trireme.torch, torch", "import torch, trireme.torch"):
             done = self.run_python(f"{order}; assert 'trireme' in torch.distributed.Backend.backend_list")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    @slow
     def test_an_import_after_init_process_group_warns(self) -> None:
         done = self.run_python("import torch.distributed as dist, warnings\n"
                                "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
@@ -293,4 +300,4 @@ class Processes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import trireme.torch
-from ranks import cases_of, init, make_gloo_group, run_ranks
+from ranks import cases_of, init, main, make_gloo_group, run_ranks
 
 SECOND = datetime.timedelta(seconds=1)
 
@@ -137,7 +137,7 @@ def a_timeout_can_be_changed(rank: int, size: int) -> None:
         try:
             dist.all_reduce(torch.ones(1), group=group)
         except trireme.CommError as error:
-            assert "did not come within the timeout of 1 s" in str(error), error
+            assert "within the timeout of 1 s" in str(error), error  # or that ranks wait for each other, where both have waited for long
         assert time.monotonic() - started < 20
     dist.barrier()
 
@@ -261,4 +261,4 @@ class Choice(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import trireme
 import trireme.horovod.torch as hvd
 from collectives_test import FLOATS, INTEGERS, same, sum_of, values
-from ranks import HOST, cases_of, run_ranks
+from ranks import HOST, cases_of, main, run_ranks, slow
 
 
 def connected(rank: int, size: int, port: int) -> None:
@@ -352,7 +352,7 @@ CASES = [ranks_have_their_numbers, allreduce_has_every_reduction, allreduce_scal
          process_sets_communicate_among_themselves, ranks_that_have_joined_contribute_zeros, threads_may_call_at_the_same_time,
          a_timeline_shows_the_calls, ranks_can_meet_again]
 OverTwoRanks = cases_of(CASES)
-OverThreeRanks = cases_of(CASES, 3)
+OverThreeRanks = cases_of(CASES, 3, is_slow=True)
 
 
 def adasum_over_four(rank: int, size: int, port: int) -> Any:
@@ -478,6 +478,7 @@ class Alone(unittest.TestCase):
                                "handle = hvd.allreduce_async(torch.ones(3))\n")
         self.assertEqual((done.returncode, done.stderr, done.stdout.split()), (0, "", ["0", "1", "0", "3.0", "0"]))
 
+    @slow
     def test_variables_that_contradict_each_other_are_named(self) -> None:
         done = self.run_python("import trireme.horovod.torch as hvd; hvd.init()", RANK="3", WORLD_SIZE="2")
         self.assertIn("ConfigError: environment variables RANK and WORLD_SIZE are '3' and '2'", done.stderr)
@@ -501,4 +502,4 @@ class Alone(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

@@ -18,7 +18,7 @@ from torch import nn
 
 import trireme.horovod.torch as hvd
 from horovod_test import error_of
-from ranks import HOST, cases_of
+from ranks import HOST, cases_of, main
 from trireme.horovod.torch.adasum import combine
 
 STEPS = 3
@@ -423,4 +423,4 @@ class Scripts(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

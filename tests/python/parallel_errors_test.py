@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trireme
-from ranks import cases_of, init, run_ranks
+from ranks import cases_of, init, main, run_ranks
 
 
 def make_network() -> nn.Module:
@@ -309,4 +309,4 @@ class Ranks(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

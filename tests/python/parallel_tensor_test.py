@@ -13,7 +13,7 @@ from torch import nn
 
 import trireme
 from plain_networks import GPT, Square
-from ranks import cases_of
+from ranks import cases_of, main
 
 STEPS = 3
 COLUMNS, ROWS = "Shard(0) on tensor", "Shard(1) on tensor"
@@ -213,4 +213,4 @@ OverTwoRanks = cases_of([an_mlp_trains_as_in_one_process, a_gpt_trains_as_in_one
 OverFourRanks = cases_of([an_mlp_trains_as_in_one_process, a_data_axis_and_zero_come_on_top, layers_may_stay_whole], 4)
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

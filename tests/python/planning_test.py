@@ -17,6 +17,7 @@ import torch
 import trireme
 from commands import needs_program, run_command
 from plain_networks import GPT, SIZES, ProductAndSum, ResNet18, on_meta, tokens
+from ranks import main
 
 
 class Plans(unittest.TestCase):
@@ -225,4 +226,4 @@ class Package(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

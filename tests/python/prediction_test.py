@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import trireme
 from commands import needs_program, run_command
 from plain_networks import GPT, SIZES, ProductAndSum, ResNet18, Square, on_meta, tokens
+from ranks import main
 
 
 class LikeTheCommand(unittest.TestCase):
@@ -281,4 +282,4 @@ class Refused(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

@@ -2,10 +2,11 @@
 """Starts ranks as processes of their own for the tests of the Python package.
 
 A module of tests lists cases: functions that every rank calls, one after the other, in one process group. `cases_of` makes a test of
-each. `run_ranks` starts ranks for a single function, for tests in which ranks fail.
+each. `run_ranks` starts ranks for a single function, for tests in which ranks fail. `main` runs the tests of a module.
 """
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -62,7 +63,7 @@ def run_ranks(function: Callable[..., Any], size: int = 2, environment: dict[str
     sys.stdout.flush()
     # Ranks are forked from a process that has imported torch, which takes seconds, and done nothing else.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed"])
+    context.set_forkserver_preload(["preloaded"])
     store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     pipes, processes = [], []
     for rank in range(size):
@@ -122,11 +123,13 @@ class _Cases:
         return outcome
 
 
-def cases_of(cases: list[Callable[[int, int], None]], size: int = 2) -> type[unittest.TestCase]:
+def cases_of(cases: list[Callable[[int, int], None]], size: int = 2, is_slow: bool = False) -> type[unittest.TestCase]:
     """Returns a test case with a test for each function, run as case(rank, size) on every rank."""
+    slow_or_not = is_slow
 
     class OverRanks(unittest.TestCase):
         outcomes: list[Any]
+        is_slow = slow_or_not
 
         @classmethod
         def setUpClass(cls) -> None:
@@ -145,3 +148,27 @@ def cases_of(cases: list[Callable[[int, int], None]], size: int = 2) -> type[uni
         setattr(OverRanks, f"test_{case.__name__}", test)
     OverRanks.__qualname__ = OverRanks.__name__ = f"Over{size}Ranks"
     return OverRanks
+
+
+def slow(test: Any) -> Any:
+    """Marks a test, or a class of tests, as one of the slow tests."""
+    test.is_slow = True
+    return test
+
+
+def main() -> None:
+    """Runs the tests of the program, as unittest.main does. With --fast it leaves out those marked as slow, with --slow all others."""
+    part = next((word for word in sys.argv[1:] if word in ("--fast", "--slow")), None)
+
+    class Loader(unittest.TestLoader):
+        def getTestCaseNames(self, case: type[unittest.TestCase]) -> list[str]:
+            names = super().getTestCaseNames(case)
+            if part is None:
+                return list(names)
+            return [name for name in names if getattr(getattr(case, name), "is_slow", getattr(case, "is_slow", False)) == (part == "--slow")]
+
+    gc.freeze()  # collections need not visit what the imports made
+    done = unittest.main(argv=[word for word in sys.argv if word != part], testLoader=Loader(), exit=False)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if done.result.wasSuccessful() else 1)  # the destructors of torch take a third of a second

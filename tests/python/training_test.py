@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ranks import cases_of, make_gloo_group
+from ranks import cases_of, main, make_gloo_group
 
 STEPS = 3
 _gloo: dict[int, dist.ProcessGroup] = {}
@@ -250,4 +250,4 @@ CASES = [ddp_trains_as_over_gloo, ddp_hooks_work_as_over_gloo, ddp_takes_uneven_
 OverTwoRanks = cases_of(CASES)
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

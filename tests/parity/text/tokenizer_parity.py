@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens of Trireme's tokenizers against those of the package `tokenizers`, for many texts and several tokenizers.
 
-usage: tokenizer_parity.py <tokenizer_parity program>
+usage: tokenizer_parity.py <tokenizer_parity program> fast|slow
+
+slow compares everything, fast some tokenizers of each kind with fewer texts.
 
 Vocabularies are trained here on the project's own documents. Of one of BPE are made GPT-2's two files, and tokenizer.json
 in the ways in which GPT-2, Llama 3, GPT-4o, StarCoder and RoBERTa cut texts; of one of WordPiece BERT's vocab.txt, and
@@ -37,11 +39,11 @@ PLAIN = ("", " ", "  ", "\n", "a", " a", "a ", "Hello world", "we'll they've I'M
          "\u00c9t\u00e9 \u00e9t\u00e9 ETE\u0301 \u0130stanbul \u039f\u03a3 \u1e9e \u01c5", "\u4e2d\u6587a\uf900\U00020000b\U0002b820")
 
 
-def texts():
+def texts(count):
     rng = random.Random()
     documents = [pathlib.Path(path).read_text() for path in DOCUMENTS[:6]]
     alphabet = "".join((*OF_UNICODE, *PLAIN)) + " \n'"
-    mixed = ["".join(rng.choices(alphabet, k=rng.randrange(1, 60))) for _ in range(1500)]
+    mixed = ["".join(rng.choices(alphabet, k=rng.randrange(1, 60))) for _ in range(count)]
     return [*PLAIN, *OF_UNICODE, *documents, *mixed]
 
 
@@ -94,13 +96,13 @@ def compare(name, program, arguments, tokenizer, all_texts):
     return failures
 
 
-def compare_bpe(program, folder, all_texts):
+def compare_bpe(program, folder, all_texts, names):
     tokenizer = train_bpe(folder)
     files = [f"{folder}/vocab.json", f"{folder}/merges.txt"]
     failures = compare("vocab.json and merges.txt", program, ["bpe", *files], tokenizer, all_texts)
     tokenizer.add_tokens(ADDED)
-    for name, cutter in CUTTERS.items():
-        tokenizer.pre_tokenizer = cutter
+    for name in names:
+        tokenizer.pre_tokenizer = CUTTERS[name]
         content = json.loads(tokenizer.to_str())
         content["model"]["ignore_merges"] = name == "llama3"
         tokenizer = Tokenizer.from_str(json.dumps(content))
@@ -144,13 +146,14 @@ def train_word_piece(prefix, lowercase):
     return tokenizer
 
 
-def compare_word_piece(program, folder, all_texts):
+def compare_word_piece(program, folder, all_texts, kinds, names):
     failures = 0
-    for kind in ("uncased", "cased"):
+    for kind in kinds:
         tokenizer = train_word_piece("##", lowercase=kind == "uncased")
         tokenizer.model.save(folder)
         failures += compare(f"vocab.txt, {kind}", program, [f"vocabulary_{kind}", f"{folder}/vocab.txt"], tokenizer, all_texts)
-    for name, (of_normalizer, of_file) in WORD_PIECES.items():
+    for name in names:
+        of_normalizer, of_file = WORD_PIECES[name]
         tokenizer = train_word_piece(of_file.get("prefix", "##"), lowercase=False)
         tokenizer.normalizer = None if of_normalizer is None else normalizers.BertNormalizer(**{**UNCASED, **of_normalizer})
         tokenizer.decoder = decoders.WordPiece(prefix=of_file.get("prefix", "##"), cleanup=of_file.get("cleanup", True))
@@ -164,12 +167,12 @@ def compare_word_piece(program, folder, all_texts):
     return failures
 
 
-def compare_training(program):
+def compare_training(program, kinds, sizes):
     """Both merge the most frequent pair, but break ties differently, and the package's own order of ties changes from run to run."""
     documents = [pathlib.Path(path).read_text() for path in DOCUMENTS]
     failures = 0
-    for kind in ("uncased", "cased"):
-        for size, least in ((500, 0.97), (2000, 0.9)):
+    for kind in kinds:
+        for size, least in sizes:
             tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
             tokenizer.normalizer = normalizers.BertNormalizer(**{**UNCASED, "lowercase": kind == "uncased"})
             tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -226,12 +229,19 @@ def compare_characters(program, folder):
 
 
 def main():
-    all_texts = texts()
+    program, label = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        failures = compare_bpe(sys.argv[1], folder, all_texts)
-        failures += compare_word_piece(sys.argv[1], folder, all_texts)
-        failures += compare_training(sys.argv[1])
-        failures += compare_characters(sys.argv[1], folder)
+        if label == "fast":
+            all_texts = texts(300)
+            failures = compare_bpe(program, folder, all_texts, ["gpt2", "llama3", "string"])
+            failures += compare_word_piece(program, folder, all_texts, ["uncased"], ["cased", "other prefix", "added"])
+            failures += compare_training(program, ["uncased"], [(500, 0.97)])
+        else:
+            all_texts = texts(1500)
+            failures = compare_bpe(program, folder, all_texts, CUTTERS)
+            failures += compare_word_piece(program, folder, all_texts, ["uncased", "cased"], WORD_PIECES)
+            failures += compare_training(program, ["uncased", "cased"], [(500, 0.97), (2000, 0.9)])
+            failures += compare_characters(program, folder)
     return 1 if failures else 0
 
 

@@ -129,8 +129,9 @@ TEST(Ending, NothingIsLeftWhenTheSupervisingProcessIsKilled) {
 // Looking for processes needs descriptors.
 TEST(Ending, RanksAreAskedToEndWhereNoDescriptorsAreLeft) {
   // The trap comes first: a rank that has said that it is ready may be signalled at once.
-  Launched trireme(run_script(
-      {"-n", "2"}, "trap 'echo asked; exit 0' TERM; " + kWithDaemon + "sleep 1000 & wait; exit 1"));
+  Launched trireme(
+      run_script({"-n", "2", "--grace", "3"},
+                 "trap 'echo asked; exit 0' TERM; " + kWithDaemon + "sleep 1000 & wait; exit 1"));
   const std::string& text = trireme.await_output(" end");
   const pid_t supervisor = std::stoi(text.substr(text.find("parent ") + 7));
   rlimit before{};
@@ -222,7 +223,7 @@ TEST(Ending, ARankThatIsStoppedIsNamedAtOnceAndBlamed) {
   const test::TemporaryFolder folder;
   const std::string go = (folder / "go").string();
   Launched trireme(run_script({"-n", "2"}, "[ $RANK = 1 ] && kill -STOP $$; until [ -e " + go +
-                                               " ]; do :; done; echo timeout; exit 6"));
+                                               " ]; do sleep 0.05; done; echo timeout; exit 6"));
   trireme.await_error("rank 1 is stopped by SIGSTOP");
   test::write_file(go, "");
   EXPECT_EQ(trireme.wait(), 6);
@@ -237,7 +238,7 @@ TEST(Ending, ARankThatGoesOnAfterAStopIsNotBlamed) {
   const std::string go = (folder / "go").string();
   Launched trireme(run_script({"-n", "2", "--output", "all"},
                               "[ $RANK = 1 ] && echo pid $$ end && kill -STOP $$; until [ -e " +
-                                  go + " ]; do :; done; exit 6"));
+                                  go + " ]; do sleep 0.05; done; exit 6"));
   const std::string& text = trireme.await_output(" end");
   const pid_t rank = std::stoi(text.substr(text.find("pid ") + 4));
   trireme.await_error("rank 1 is stopped");
@@ -263,8 +264,10 @@ TEST(Ending, ARankThatHangsOrIsStoppedAfterTheOthersHaveEndedIsEnded) {
 TEST(Ending, ARankThatWorksAfterTheOthersHaveEndedIsNot) {
   const test::TemporaryFolder folder;
   const std::string go = (folder / "go").string();
-  Launched trireme(run_script({"-n", "2", "--linger", "1"},
-                              "[ $RANK = 1 ] || exit 0; until [ -e " + go + " ]; do :; done"));
+  // Works a sixth of the time.
+  const std::string work = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 0.1; ";
+  Launched trireme(run_script({"-n", "2", "--linger", "1"}, "[ $RANK = 1 ] || exit 0; until [ -e " +
+                                                                go + " ]; do " + work + "done"));
   trireme.await_error(
       "rank 1 goes on 5 s after the other ranks have ended; ended after 1 s "
       "without processor time (--linger)");

@@ -31,14 +31,16 @@ struct Reach {
 };
 
 inline Reach fast_reach() {
-  return {.meshes = {{{"tensor", 2}}, {{"tensor", 3}}, {{"data", 2}, {"tensor", 2}}},
+  return {.meshes = {{{"tensor", 3}}, {{"data", 2}, {"tensor", 2}}},
           .combinations = 40,
           .has_every_partial = false};
 }
 
-/// The mesh of seven leaves ranks without elements in most cases.
+/// The mesh of seven leaves ranks without elements in most cases. That of two has no placement that
+/// one of two axes has not.
 inline Reach exhaustive_reach() {
   Reach reach = fast_reach();
+  reach.meshes.push_back({{"tensor", 2}});
   reach.meshes.push_back({{"tensor", 7}});
   reach.combinations = 300;
   reach.has_every_partial = true;
@@ -318,7 +320,7 @@ inline std::string failures_of(const std::vector<OperatorCase>& cases, const Rea
   return failures;
 }
 
-/// Checks cases on meshes of 2, 3 and 2x2 ranks, and as far as this run reaches.
+/// Checks cases on meshes of 3 and 2x2 ranks, and as far as this run reaches.
 inline void check_operators(const std::vector<OperatorCase>& cases) {
   EXPECT_EQ(failures_of(cases, reach_of_run()), "");
 }
