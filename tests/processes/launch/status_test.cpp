@@ -63,8 +63,8 @@ TEST(Status, ShowsWhatRanksReport) {
                            HasSubstr(" samples/s, "), HasSubstr(" tokens/s"),
                            HasSubstr("expected end:"), HasSubstr("MiB")));
   const std::string json = await_status("--json " + folder, "\"rank\":1");
-  EXPECT_THAT(
-      json, AllOf(HasSubstr("\"own_seconds_per_step\":0.001"), HasSubstr("\"state\":\"running\"")));
+  EXPECT_THAT(json, AllOf(ContainsRegex("\"own_seconds_per_step\":0.00(1|099)"),
+                          HasSubstr("\"state\":\"running\"")));
   // Only the file has the token, because standard error is no terminal.
   EXPECT_EQ(shell("stat -c %a " + folder + "/status_url").output, "600\n");
   EXPECT_THAT(run.error, Not(HasSubstr("token")));
@@ -161,15 +161,15 @@ TEST(Status, IsMetricsThatPrometheusAccepts) {
   const auto slash = url.find('/', begin);
   const auto colon = url.rfind(':', slash);
   const std::string token = url.substr(url.find('=') + 1, 32);
-  // Bash connects by itself.
+  const auto script =
+      temporary.write("ask", "exec 3<>/dev/tcp/" + url.substr(begin, colon - begin) + "/" +
+                                 url.substr(colon + 1, slash - colon - 1) +
+                                 "\nprintf 'GET /metrics HTTP/1.1\\r\\nAuthorization: Bearer " +
+                                 token + "\\r\\n\\r\\n' >&3\nsed '1,/^\\r$/d' <&3\n");
+  const std::string metrics = folder + "/metrics";
   const Finished checked =
-      shell("exec 3<>/dev/tcp/" + url.substr(begin, colon - begin) + "/" +
-            url.substr(colon + 1, slash - colon - 1) +
-            " && printf 'GET /metrics HTTP/1.1\\r\\n"
-            "Authorization: Bearer " +
-            token + "\\r\\n\\r\\n' >&3 && sed '1,/^\\r$/d' <&3 > " + folder +
-            "/metrics && grep -c trireme_rank_step{ " + folder +
-            "/metrics && promtool check metrics < " + folder + "/metrics && echo accepted");
+      shell("bash " + script.string() + " >" + metrics + " && grep -c trireme_rank_step{ " +
+            metrics + " && promtool check metrics <" + metrics + " && echo accepted");
   EXPECT_EQ(checked.output, "2\naccepted\n");
 }
 

@@ -72,9 +72,11 @@ void warn_of_other_host(const SchedulerOptions& options, const TlsContext& tls) 
 
 // Raises the limit of open files for this process and that of the store, which is started later.
 void raise_open_files(const SchedulerOptions& options) {
-  constexpr std::size_t kForStrangers = 460;  // 300 of workers, and those who ask for the status
-  const std::size_t needed = kForStrangers + static_cast<std::size_t>(options.workers) *
-                                                 static_cast<std::size_t>(options.files_of_rank);
+  constexpr std::size_t kForStrangers = 300;
+  constexpr std::size_t kForStatus = 160;
+  const std::size_t needed =
+      kForStrangers + (options.monitor.status ? kForStatus : 0) +
+      static_cast<std::size_t>(options.workers) * static_cast<std::size_t>(options.files_of_rank);
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   if (needed > files.rlim_max) {

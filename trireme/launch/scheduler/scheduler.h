@@ -68,7 +68,7 @@ struct SchedulerOptions {
   /// values in the store have a secret of their own, which is new for each run.
   std::optional<TlsFiles> tls{};
   /// Starts to serve the store.
-  StoreStarter start_store;
+  StoreStarter start_store{};
 };
 
 /// Schedules one run and returns its result: 0 if all ranks ended with 0, otherwise the code of the

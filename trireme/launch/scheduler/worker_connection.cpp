@@ -3,8 +3,8 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
+#include <trireme/launch/connect.h>
 #include <trireme/launch/machine_identity.h>
-#include <trireme/launch/scheduler/connect.h>
 #include <trireme/launch/secret.h>
 #include <trireme/version.h>
 

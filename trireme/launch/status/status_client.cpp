@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
-#include <trireme/launch/scheduler/connect.h>
+#include <trireme/launch/connect.h>
 #include <trireme/launch/tls/tls_session.h>
 
 #include <fcntl.h>

@@ -48,12 +48,18 @@ std::string step_text(std::int64_t step, std::int64_t of_steps) {
   return of_steps > 0 ? join_message(step, " of ", of_steps) : join_message(step);
 }
 
-std::string time_text(double time) { return utc_text(static_cast<std::int64_t>(time)); }
+// Returns whole seconds, until the year 9999: what came from elsewhere may be any number.
+std::int64_t whole_seconds(double seconds) {
+  constexpr double kMost = 253'402'300'799;
+  return seconds > 0 ? static_cast<std::int64_t>(std::min(seconds, kMost)) : 0;
+}
+
+std::string time_text(double time) { return utc_text(whole_seconds(time)); }
 
 std::string duration_text(double seconds) {
   constexpr std::int64_t kMinute = 60;
   constexpr std::int64_t kHour = 60 * kMinute;
-  const auto all = static_cast<std::int64_t>(std::max(0.0, seconds));
+  const std::int64_t all = whole_seconds(seconds);
   if (all < kMinute) return join_message(all, " s");
   if (all < kHour) return join_message(all / kMinute, " min ", all % kMinute, " s");
   return join_message(all / kHour, " h ", all % kHour / kMinute, " min");
@@ -138,7 +144,7 @@ Table workers_of(const RunStatus& status) {
               .names = {"host", "address", "process", "name", "ranks", "failures of host"},
               .rows = {}};
   for (const WorkerStatus& worker : status.workers) {
-    const int last = worker.first_rank + worker.ranks - 1;
+    const std::int64_t last = std::int64_t{worker.first_rank} + worker.ranks - 1;
     const auto failures = status.host_failures.find(worker.host);
     table.rows.push_back(
         {worker.host, worker.address.empty() ? kUnknown : worker.address,

@@ -21,7 +21,7 @@ namespace trireme::launch {
 
 /// The options of a StatusServer.
 struct StatusServerOptions {
-  ListeningSocket listening;  ///< the socket to which clients connect
+  ListeningSocket listening{};  ///< the socket to which clients connect
   const TlsContext* tls =
       nullptr;          ///< with it, clients need a certificate; must outlive the server
   std::string token{};  ///< what clients without TLS must know

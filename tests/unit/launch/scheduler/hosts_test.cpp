@@ -8,6 +8,7 @@
 #include <trireme/version.h>
 
 #include <gmock/gmock.h>
+#include <tests/temporary_folder.h>
 #include <tests/unit/launch/scheduler/running_scheduler.h>
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace trireme::launch {
 namespace {
@@ -99,6 +101,10 @@ class FakeWorker {
     channel_.send(
         encode(RankEnded{.rank = place_.first_rank, .process = 7, .code = code, .how = "ended"}));
   }
+  void end_well() {
+    end(0);
+    channel_.close();
+  }
   void report(std::int64_t reports, std::int64_t own_microseconds) {
     channel_.send(encode(Progress{{{.rank = place_.first_rank,
                                     .process = 7,
@@ -138,8 +144,8 @@ TEST(SchedulerHosts, AreExcludedAfterSomeFailuresIfThereAreSpares) {
   FakeWorker good_again(scheduler, "good");
   good_again.begin();
   spare.begin();
-  good_again.end(0);
-  spare.end(0);
+  good_again.end_well();
+  spare.end_well();
   EXPECT_EQ(scheduler.wait(), 0);
   EXPECT_THAT(scheduler.printed,
               HasSubstr("the host bad is excluded: it has had 1 failure (--max-host-failures 1)"));
@@ -181,7 +187,7 @@ TEST(SchedulerHosts, AreExcludedIfFewerRanksAreEnough) {
   FakeWorker good_again(scheduler, "good");
   good_again.begin();
   EXPECT_EQ(good_again.place().world_size, 1);
-  good_again.end(0);
+  good_again.end_well();
   EXPECT_EQ(scheduler.wait(), 0);
 }
 
@@ -207,11 +213,32 @@ TEST(SchedulerHosts, AreExcludedIfTheyAreSlow) {
   good_again.begin();
   spare.begin();
   EXPECT_EQ(spare.place().restart, 1);
-  good_again.end(0);
-  spare.end(0);
+  good_again.end_well();
+  spare.end_well();
   EXPECT_EQ(scheduler.wait(), 0);
   EXPECT_THAT(scheduler.printed, AllOf(HasSubstr(" on slow) is slow: 0.003 s of its own in a step"),
                                        HasSubstr("the host slow is excluded: rank ")));
+}
+
+// Strangers hold all connections of the status, and say rubbish there.
+TEST(SchedulerStatus, DelaysNoWorkerIfStrangersFloodIt) {
+  const test::TemporaryFolder temporary;
+  const HostAndPort status{.host = "127.0.0.1", .port = listen_at("127.0.0.1", std::nullopt).port};
+  Restarting scheduler({.workers = 1, .monitor = {.status = status}, .folder = temporary.path()});
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 400; ++i) {
+    std::string problem;
+    UniqueFd& one = strangers.emplace_back();
+    while (!one) one = try_connect(status, std::chrono::steady_clock::now() + seconds(60), problem);
+    const std::string said = i % 2 == 0 ? "GET / HTTP/1.1\r\nHost:" : std::string(5000, '\1');
+    ::send(one.get(), said.data(), said.size(), MSG_NOSIGNAL);
+  }
+  FakeWorker worker(scheduler, "host");
+  worker.begin();
+  worker.report(1, 1000);
+  worker.end_well();
+  EXPECT_EQ(scheduler.wait(), 0);
+  EXPECT_TRUE(test::await_end(strangers.front()));
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <trireme/launch/scheduler/scheduler.h>
 
 #include <trireme/base/error.h>
+#include <trireme/launch/connect.h>
 #include <trireme/launch/listening_socket.h>
-#include <trireme/launch/scheduler/connect.h>
 #include <trireme/launch/scheduler/program_file.h>
 #include <trireme/launch/scheduler/worker_connection.h>
 #include <trireme/version.h>

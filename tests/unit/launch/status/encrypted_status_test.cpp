@@ -42,8 +42,9 @@ TEST(EncryptedStatus, RefusesOthers) {
               HasSubstr("this status is served by HTTPS only"));
   EXPECT_EQ(running.refused("not encrypted"), 1);
   // This user trusts the run, and the run does not trust the user.
-  TlsFiles stranger = others.make("stranger");
-  stranger.authority = files.make("known").authority;
+  const TlsFiles stranger = others.make("stranger");
+  others.folder().write("stranger/ca.pem",
+                        others.authority().certificate + files.authority().certificate);
   const StatusAddress address{.place = running.place(), .is_encrypted = true};
   EXPECT_THAT(message_of<ConfigError>([&] { fetch_status(address, "/", stranger, seconds(60)); }),
               HasSubstr("the encryption (TLS) with 127.0.0.1:"));

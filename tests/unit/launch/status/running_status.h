@@ -2,8 +2,8 @@
 // A status that a thread of the test serves, and clients that say anything to it.
 #pragma once
 
+#include <trireme/launch/connect.h>
 #include <trireme/launch/listening_socket.h>
-#include <trireme/launch/scheduler/connect.h>
 #include <trireme/launch/status/status_server.h>
 
 #include <poll.h>
