@@ -83,6 +83,20 @@ TEST_F(TakeUp, FormsTheSameRunAgain) {
   EXPECT_FALSE(std::filesystem::exists(state));
 }
 
+// The process of the store may still be there, and have the port.
+TEST_F(TakeUp, WaitsForItsPort) {
+  Launched killed(scheduler_words({"--status", "0"}));
+  Launched one(worker_of(port, "3", kWaits));
+  one.await_output("attempt 0");
+  const std::string url = read_file(folder + "/status_url");
+  killed.signal(SIGKILL);
+  Launched scheduler(scheduler_words({"--status", "0"}));
+  scheduler.await_error("takes up the run ");
+  EXPECT_EQ(read_file(folder + "/status_url"), url);
+  EXPECT_EQ(scheduler.wait(), 0) << scheduler.error;
+  EXPECT_EQ(one.wait(), 0) << one.error;
+}
+
 TEST_F(TakeUp, KeepsTheSecretOfTheRun) {
   ::setenv("TRIREME_SECRET", "0123456789abcdef", 1);
   Launched one(worker_of(port, "3", kWaits));

@@ -115,8 +115,8 @@ TEST(RestartedTrainings, GoOnUnderAnotherScheduler) {
   const std::string trireme = test::variable("TRIREME_BIN") + "/trireme ";
   const std::string port = test::free_port();
   const std::string worker = trireme + "worker --scheduler 127.0.0.1:" + port +
-                             " --output all --recovery-seconds 0 --recovery-dir " + folder +
-                             "/states ";
+                             " --timeout 60 --output all --recovery-seconds 0 --recovery-dir " +
+                             folder + "/states ";
   const std::string program = " -- " + test::variable(kProgram) + " zero2 0:9:1:wait > " + folder;
   const std::string scheduler = trireme + "scheduler --workers 3 --restarts 3 --grace 1 --port " +
                                 port + " --run-dir " + folder + "/run --journal-seconds 1 & ";

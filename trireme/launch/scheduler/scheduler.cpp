@@ -124,11 +124,16 @@ int run_scheduler(const SchedulerOptions& given) {
   raise_open_files(options);
   // Whoever reads the output, or is connected to the store, may go.
   const BrokenPipeGuard guard;
+  // The process of the store of a scheduler that was killed has its ports a little longer.
+  const auto patience =
+      options.state_file.empty() ? std::chrono::seconds{0} : std::chrono::seconds{5};
   RunMonitor monitor(options.monitor, {.tls = tls ? &*tls : nullptr,
                                        .folder = options.folder,
                                        .token = state ? state->status_token : "",
-                                       .port = state ? state->status_port : 0});
-  ListeningSocket listening = listen_at(options.place.host, options.place.port, names_of(options));
+                                       .port = state ? state->status_port : 0,
+                                       .patience = patience});
+  ListeningSocket listening =
+      listen_within(patience, options.place.host, options.place.port, names_of(options));
   ListeningSocket store = listen_at(options.place.host, std::nullopt, names_of(options));
   warn_of(options, listening);
   if (tls) warn_of_other_host(options, *tls);

@@ -27,11 +27,12 @@ constexpr AddressNames kNames{.address = "--status",
                               .not_of_this_host = "give an address of this host, or only a port",
                               .port_in_use = ", or 0 for a free one"};
 
-ListeningSocket listen_for_status(const HostAndPort& place, int preferred) {
-  if (place.port > 0) return listen_at(place.host, place.port, kNames);
+ListeningSocket listen_for_status(const HostAndPort& place, int preferred,
+                                  std::chrono::milliseconds patience) {
+  if (place.port > 0) return listen_within(patience, place.host, place.port, kNames);
   if (preferred > 0) {
     try {
-      return listen_at(place.host, preferred, kNames);
+      return listen_within(patience, place.host, preferred, kNames);
     } catch (const ConfigError&) {  // NOLINT(bugprone-empty-catch): somebody else has it now
     }
   }
@@ -81,7 +82,7 @@ void RunMonitor::serve(const HostAndPort& place) {
   if (is_encrypted) setting_.token.clear();
   if (!is_encrypted && setting_.token.empty()) setting_.token = make_secret();
   StatusServerOptions options;
-  options.listening = listen_for_status(place, setting_.port);
+  options.listening = listen_for_status(place, setting_.port, setting_.patience);
   options.tls = setting_.tls;
   options.token = setting_.token;
   server_.emplace(std::move(options), [this] { return status(); });

@@ -34,6 +34,8 @@ class RunMonitor {
     std::string token{};
     /// The port if the options say 0; 0 for any. Another one is taken if it is in use.
     int port = 0;
+    /// The time for which a port that is in use is tried again.
+    std::chrono::milliseconds patience{0};
   };
 
   /// Begins to serve the status, and says where. Writes `status_url`, which only this user can

@@ -56,7 +56,9 @@ void RunTracker::take(const RankProgress& progress, Clock::time_point now) {
   if (found == ranks_.end()) return;
   RankStatus& known = found->known;
   known.process = progress.process;
-  known.memory_bytes = progress.memory_bytes;
+  // A worker may send anything; the sum of the largest world must not overflow.
+  constexpr std::int64_t kMostMemory = std::int64_t{1} << 42;
+  known.memory_bytes = std::min(progress.memory_bytes, kMostMemory);
   if (progress.reports == 0) return;
   known.epoch = progress.epoch;
   known.step = progress.step;
@@ -65,12 +67,19 @@ void RunTracker::take(const RankProgress& progress, Clock::time_point now) {
   // Another process has taken over, which counts from its own first step.
   if (!window.empty() && progress.reports < window.back().reports) window.clear();
   if (!window.empty() && progress.reports == window.back().reports) return;
-  window.push_back({.time = now - std::chrono::milliseconds(progress.age_ms),
+  constexpr std::int64_t kMostMilliseconds = std::int64_t{1} << 40;
+  constexpr std::size_t kMostSamples = 64;
+  const std::chrono::milliseconds age(std::min(progress.age_ms, kMostMilliseconds));
+  window.push_back({.time = now - age,
                     .reports = progress.reports,
                     .samples = progress.samples,
                     .tokens = progress.tokens,
                     .own_microseconds = progress.own_microseconds});
-  while (window.size() > 2 && window.back().time - window[1].time >= kWindow) window.pop_front();
+  const auto is_left_out = [&] {
+    return window.size() > 2 &&
+           (window.back().time - window[1].time >= kWindow || window.size() > kMostSamples);
+  };
+  while (is_left_out()) window.pop_front();
 }
 
 void RunTracker::rank_ended(int rank, const std::string& how) {

@@ -146,6 +146,32 @@ TEST_F(Tracker, KeepsTheLastFailuresAndCountsAll) {
   EXPECT_EQ(failed.host_failures.at("b"), 20);
 }
 
+TEST_F(Tracker, BearsAnyNumbers) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  for (std::int64_t i = 1; i < 1000; ++i) {
+    tracker.take({.rank = 0,
+                  .process = kMost,
+                  .step = kMost,
+                  .of_steps = kMost,
+                  .reports = i,
+                  .samples = kMost * (i % 2),
+                  .own_microseconds = kMost,
+                  .age_ms = kMost},
+                 now);
+    tracker.take({.rank = 1,
+                  .process = 1,
+                  .step = i,
+                  .of_steps = 1,
+                  .reports = kMost - i,
+                  .own_microseconds = i % 3 * kMost,
+                  .age_ms = i % 5 * kMost / 4},
+                 now);
+    tracker.find_slow(2);
+  }
+  const RunStatus odd = status();
+  EXPECT_NE(status_page(odd) + status_json(odd) + status_metrics(odd) + status_table(odd), "");
+}
+
 TEST_F(Tracker, IgnoresRanksThatTheRunDoesNotHave) {
   tracker.take({.rank = 4, .process = 1, .reports = 1}, now);
   tracker.rank_ended(7, "exited");
