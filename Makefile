@@ -28,7 +28,7 @@ test: ## Build, and run the fast tests
 	@tools/test release fast
 
 test-slow: ## Build, and run the slow tests, then the fuzzers
-	@tools/setup build test demo shells slurm transformers
+	@tools/setup build test demo shells slurm prometheus transformers
 	@tools/build release all
 	@tools/test release slow
 	@$(MAKE) fuzz

@@ -21,6 +21,7 @@
 #include <apps/trireme/run_command.h>
 #include <apps/trireme/schedule_command.h>
 #include <apps/trireme/scheduler_command.h>
+#include <apps/trireme/status_command.h>
 #include <apps/trireme/text_data_command.h>
 #include <apps/trireme/torch_parts.h>
 #include <apps/trireme/worker_command.h>
@@ -65,6 +66,7 @@ int parse_and_run(std::vector<std::string> words) {
   trireme::apps::add_run_command(app, program_tail);
   trireme::apps::add_scheduler_command(app);
   trireme::apps::add_worker_command(app, program_tail);
+  trireme::apps::add_status_command(app);
   trireme::apps::add_certificates_command(app);
   trireme::apps::add_data_command(app);
   trireme::apps::add_text_data_commands(app);

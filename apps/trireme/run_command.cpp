@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <apps/trireme/horovodrun_options.h>
 #include <apps/trireme/rank_options.h>
+#include <apps/trireme/status_options.h>
 #include <apps/trireme/torch_parts.h>
 
 #include <algorithm>
@@ -40,6 +41,7 @@ struct Arguments {
   launch::RunOptions options;
   HorovodrunOptions horovodrun;
   RankOptions ranks;
+  StatusOptions status;
   bool dry_run = false;
 };
 
@@ -57,6 +59,7 @@ void add_options(CLI::App& command, Arguments& arguments) {
   command.add_option("--restarts", options.restarts,
                      "Times that all ranks are started again after one fails (default: 0)");
   add_rank_options(command, arguments.ranks);
+  add_status_options(command, arguments.status, "none");
   command.add_flag("--dry-run", arguments.dry_run, "Print what would run, without starting it");
   add_horovodrun_options(command, arguments.horovodrun);
 }
@@ -87,6 +90,7 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail
     launch::RunOptions& options = arguments->options;
     options.command = program_of(*command, program_tail);
     apply_rank_options(*command, arguments->ranks, options);
+    options.monitor = monitor_options_of(*command, arguments->status);
     apply_horovodrun_options(arguments->horovodrun, options);
     if (command->count("--nnodes") == 0) {
       launch::complete_from_slurm(Environment::of_process(), options);

@@ -10,23 +10,31 @@
 #include <CLI/CLI.hpp>
 #include <apps/trireme/command_line.h>
 #include <apps/trireme/rank_options.h>
+#include <apps/trireme/status_options.h>
 #include <apps/trireme/tls_options.h>
 #include <apps/trireme/torch_parts.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 
 namespace trireme::apps {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr const char* kSchedulerDescription =
     R"(Form the world of workers, and watch them until they end:
   trireme scheduler --workers N [options]
 
 Each `trireme worker`, and each program with TRIREME_ROLE=worker, connects to it and gets its
-rank. The scheduler does not train. If a worker fails, the others are ended.)";
+rank. The scheduler does not train. If a worker fails, the others are ended, or all start again
+(--restarts). With a journal, a scheduler that was killed is started again with the same
+options, and takes up its run.)";
 
 constexpr const char* kSchedulerFooter =
     R"(Exit code: 0 if all ranks exit with 0, otherwise that of the rank that failed first, or 128
@@ -35,7 +43,8 @@ worker disappeared; 2 if the port cannot be served.
 
 Examples:
   trireme scheduler --workers 4
-  trireme scheduler --workers 16 --host 10.0.0.1 --port 29500 --timeout 60)";
+  trireme scheduler --workers 16 --host 10.0.0.1 --port 29500 --timeout 60
+  trireme scheduler --workers 8 --restarts 3 --run-dir run --status 8080)";
 
 struct SchedulerArguments {
   std::string workers;
@@ -46,7 +55,70 @@ struct SchedulerArguments {
   int restarts = 0;
   std::int64_t replace_seconds = 30;
   launch::TlsOptions tls;
+  StatusOptions status;
+  std::optional<fs::path> run_folder;
+  int most_host_failures = 0;
+  bool excludes_slow = false;
 };
+
+// A folder for the address of the status, removed with this object.
+class StatusFolder {
+ public:
+  StatusFolder() {
+    std::error_code failure;
+    std::string name = (fs::temp_directory_path(failure) / "trireme-scheduler-XXXXXX").string();
+    if (failure || ::mkdtemp(name.data()) == nullptr) {
+      throw ConfigError(
+          "cannot make a folder for the address of the status under the temporary "
+          "directory",
+          "set TMPDIR to a folder that may be written to, or give --run-dir");
+    }
+    path_ = name;
+  }
+  ~StatusFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  StatusFolder(const StatusFolder&) = delete;
+  StatusFolder& operator=(const StatusFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// Sets what can be seen of the run, and where it keeps its files.
+void give_files(const CLI::App& command, const SchedulerArguments& arguments,
+                launch::SchedulerOptions& options) {
+  options.monitor = monitor_options_of(command, arguments.status);
+  options.most_host_failures = arguments.most_host_failures;
+  options.excludes_slow = arguments.excludes_slow;
+  if (options.excludes_slow && options.monitor.slow_factor == 0) {
+    throw ConfigError("--exclude-slow has no effect without --slow-factor",
+                      "give both, such as --slow-factor 2 --exclude-slow");
+  }
+  const bool excludes = options.excludes_slow || options.most_host_failures > 0;
+  if (excludes && options.restarts == 0) {
+    throw ConfigError(join_message(options.excludes_slow ? "--exclude-slow" : "--max-host-failures",
+                                   " has no effect without --restarts"),
+                      "without restarts the first failure ends the run");
+  }
+  if (arguments.run_folder) {
+    std::error_code failure;
+    fs::create_directories(*arguments.run_folder, failure);
+    if (failure) {
+      throw ConfigError(join_message("cannot make the folder of the run ",
+                                     arguments.run_folder->string(), ": ", failure.message()),
+                        "give another one by --run-dir");
+    }
+    options.folder = fs::absolute(*arguments.run_folder);
+    if (!options.monitor.journal) options.monitor.journal = options.folder / "journal.jsonl";
+  }
+  if (options.monitor.journal) {
+    options.state_file = fs::absolute(*options.monitor.journal).string() + ".state";
+    if (options.folder.empty()) options.folder = options.state_file.parent_path();
+  }
+}
 
 int count_of(const std::string& text, const std::string& part) {
   const auto count = parse_number<int>(part);
@@ -98,6 +170,7 @@ launch::SchedulerOptions options_of(const CLI::App& command, const SchedulerArgu
     throw ConfigError("--replace-timeout has no effect without --restarts and --workers MIN:MAX",
                       "give both, or leave it out; --timeout is the time for all workers to come");
   }
+  give_files(command, arguments, options);
   options.secret = environment.find(launch::kSecretVariable).value_or("");
   options.tls = launch::read_tls_files(environment, arguments.tls);
   const launch::StoreOpener open = store_opener();
@@ -150,10 +223,28 @@ void add_scheduler_command(CLI::App& app) {
                    "With --restarts and --workers MIN:MAX: seconds after which a run goes on with "
                    "fewer ranks (default: 30)")
       ->option_text("S");
+  command
+      ->add_option("--run-dir", arguments->run_folder,
+                   "Folder of the run, for its journal, its state and the address of its status "
+                   "(default: none)")
+      ->option_text("DIR");
+  add_status_options(*command, arguments->status, "journal.jsonl in --run-dir");
+  command
+      ->add_option("--max-host-failures", arguments->most_host_failures,
+                   "Failures after which a host takes part no more, if workers of others can take "
+                   "its places (default: no limit)")
+      ->check(integer_from(1, 1'000'000))
+      ->option_text("K");
+  command->add_flag("--exclude-slow", arguments->excludes_slow,
+                    "Let the host of a slow rank (--slow-factor) take part no more, if workers of "
+                    "others can take its places");
   add_tls_options(*command, arguments->tls);
   command->callback([arguments, command] {
-    if (const int code = launch::run_scheduler(options_of(*command, *arguments)); code != 0)
-      throw CLI::RuntimeError(code);
+    launch::SchedulerOptions options = options_of(*command, *arguments);
+    std::optional<StatusFolder> temporary;
+    if (options.monitor.status && options.folder.empty())
+      options.folder = temporary.emplace().path();
+    if (const int code = launch::run_scheduler(options); code != 0) throw CLI::RuntimeError(code);
   });
 }
 

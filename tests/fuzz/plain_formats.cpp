@@ -3,6 +3,7 @@
 #include "format.h"
 #include <trireme/base/config/toml.h>
 #include <trireme/base/config/value.h>
+#include <trireme/base/error.h>
 #include <trireme/comm/monitor/dump.h>
 #include <trireme/data/files/idx.h>
 #include <trireme/data/files/npy_format.h>
@@ -11,6 +12,8 @@
 #include <trireme/data/text/word_piece_tokenizer.h>
 #include <trireme/launch/scheduler/messages.h>
 #include <trireme/launch/slurm_lists.h>
+#include <trireme/launch/status/http_request.h>
+#include <trireme/launch/status/run_status.h>
 #include <trireme/report/page/page.h>
 #include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/verifier/verify.h>
@@ -86,6 +89,22 @@ void read_slurm_list(std::string_view bytes) {
   launch::expand_tasks_per_node(tasks, "SLURM_STEP_TASKS_PER_NODE");
 }
 
+// A request that is not complete, or must be refused, is no file of the format.
+void read_http_request(std::string_view bytes) {
+  const auto request = launch::parse_request(bytes);
+  if (!request || request->refusal != 0) throw CommError("no request", "");
+  launch::value_in_query(request->query, "token");
+}
+
+// What was accepted is shown in all its forms.
+void read_run_status(std::string_view bytes) {
+  const launch::RunStatus status = launch::parse_status(std::string(bytes), "the fuzzer");
+  launch::parse_status(launch::status_json(status), "the fuzzer");
+  launch::status_page(status);
+  launch::status_table(status);
+  launch::status_metrics(status);
+}
+
 }  // namespace
 
 std::vector<Format> plain_formats() {
@@ -101,7 +120,9 @@ std::vector<Format> plain_formats() {
           {"vocab_txt", read_vocab_txt},
           {"characters", read_characters},
           {"scheduler_message", read_scheduler_message},
-          {"slurm_list", read_slurm_list}};
+          {"slurm_list", read_slurm_list},
+          {"http_request", read_http_request},
+          {"run_status", read_run_status}};
 }
 
 }  // namespace trireme::fuzz

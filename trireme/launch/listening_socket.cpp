@@ -10,8 +10,10 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 namespace trireme::launch {
 namespace {
@@ -143,6 +145,20 @@ ListeningSocket listen_at(const std::string& address, std::optional<int> port,
   if (!listening.fd) refuse(port.value_or(0), failure, names);
   listening.port = bound_port(listening.fd.get());
   return listening;
+}
+
+ListeningSocket listen_within(std::chrono::milliseconds patience, const std::string& address,
+                              int port, const AddressNames& names) {
+  constexpr std::chrono::milliseconds kBetweenAttempts{50};
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (std::chrono::steady_clock::now() < until) {
+    try {
+      return listen_at(address, port, names);
+    } catch (const ConfigError&) {
+      std::this_thread::sleep_for(kBetweenAttempts);
+    }
+  }
+  return listen_at(address, port, names);
 }
 
 void check_reachable(const ListeningSocket& socket) {

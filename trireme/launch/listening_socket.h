@@ -5,6 +5,7 @@
 
 #include <trireme/base/unique_fd.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,6 +47,11 @@ struct AddressNames {
 /// listen_on(). Also throws ConfigError if this machine does not have the address.
 ListeningSocket listen_at(const std::string& address, std::optional<int> port,
                           const AddressNames& names = {});
+
+/// The same as listen_at(), but tries again for some time if that fails: the kernel may still be
+/// ending the processes of somebody who was killed and had the port. Blocking.
+ListeningSocket listen_within(std::chrono::milliseconds patience, const std::string& address,
+                              int port, const AddressNames& names = {});
 
 /// Connects to the socket and disconnects again. Blocks for up to five seconds. Throws ConfigError
 /// if that fails, because the loopback interface is down or a firewall blocks the connection.

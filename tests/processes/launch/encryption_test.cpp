@@ -70,6 +70,44 @@ class Certificates : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
+// The status is shown by HTTPS to those with a certificate, also after another scheduler has taken
+// up the run, with the same secret of the store.
+TEST_F(Certificates, OpenTheStatus) {
+  const std::string port = free_port();
+  const test::TemporaryFolder temporary;
+  const std::string folder = (temporary / "run").string();
+  const auto ask = [&](const std::string& host) {
+    Launched asked({"status", "--tls", files(host), folder});
+    asked.wait();
+    return asked.output + asked.error;
+  };
+  const std::vector<std::string> more{
+      "--tls", files("127.0.0.1"), "--status", "0",          "--grace",
+      "0",     "--run-dir",        folder,     "--restarts", "1"};
+  const Launched killed(scheduler(port, more));
+  Launched ranks(
+      worker(port, "echo secret $TRIREME_SECRET; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 100",
+             {"--tls", files("host1")}));
+  ranks.await_output("secret");
+  EXPECT_THAT(test::read_file(folder + "/status_url"), HasSubstr("https://127.0.0.1:"));
+  EXPECT_THAT(ask("host1"), HasSubstr("state:     running"));
+  Launched without({"status", folder});
+  EXPECT_EQ(without.wait(), 2);
+  EXPECT_THAT(without.error, HasSubstr("is encrypted, and this side has no certificate"));
+  killed.signal(SIGKILL);
+  ranks.await_error("ended by the scheduler for a restart");
+  Launched again(scheduler(port, more));
+  EXPECT_EQ(again.wait(), 0) << again.error;
+  EXPECT_EQ(ranks.wait(), 0) << ranks.error;
+  const auto secret = ranks.output.substr(ranks.output.find("secret "), 39);
+  EXPECT_EQ(secret.size(), 39);
+  std::size_t lines = 0;
+  for (auto at = ranks.output.find(secret); at != std::string::npos;
+       at = ranks.output.find(secret, at + 1))
+    ++lines;
+  EXPECT_EQ(lines, 4) << ranks.output;
+}
+
 TEST_F(Certificates, AreExamined) {
   Launched good({"certificates", "check", "--tls", files("127.0.0.1"), "--host", "localhost"});
   EXPECT_EQ(good.wait(), 0) << good.output << good.error;

@@ -5,7 +5,7 @@
 //
 // `loop` is a loop without Model, as docs/guide/recovery.md has it.
 //
-// A fault is <attempt>:<step>:<rank>:kill|throw|stop|exit|damage.
+// A fault is <attempt>:<step>:<rank>:kill|throw|stop|exit|damage|wait.
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/async_saver.h>
 #include <trireme/checkpoint/recovery.h>
@@ -74,6 +74,11 @@ void commit(const Fault& fault) {
   if (fault.what == "kill" || fault.what == "damage") std::raise(SIGKILL);
   if (fault.what == "stop") std::raise(SIGSTOP);
   if (fault.what == "exit") std::_Exit(3);
+  if (fault.what == "wait") {  // until somebody ends the process
+    std::printf("waits in step %lld\n", static_cast<long long>(fault.step));
+    std::fflush(stdout);
+    std::this_thread::sleep_for(std::chrono::minutes(2));
+  }
   throw std::runtime_error("a fault on purpose");
 }
 

@@ -107,6 +107,38 @@ TEST(RestartedTrainings, GoOnInTheWorldOfAScheduler) {
                                      HasSubstr("all 3 ranks exited with code 0")));
 }
 
+// The scheduler is killed in the middle of a step, and another one takes up its run.
+TEST(RestartedTrainings, GoOnUnderAnotherScheduler) {
+  const std::string expected = result_of(run_ranks(3, kProgram, "zero2"));
+  const test::TemporaryFolder temporary;
+  const std::string folder = temporary.path().string();
+  const std::string trireme = test::variable("TRIREME_BIN") + "/trireme ";
+  const std::string port = test::free_port();
+  const std::string worker = trireme + "worker --scheduler 127.0.0.1:" + port +
+                             " --timeout 60 --output all --recovery-seconds 0 --recovery-dir " +
+                             folder + "/states ";
+  const std::string program = " -- " + test::variable(kProgram) + " zero2 0:9:1:wait > " + folder;
+  const std::string scheduler = trireme + "scheduler --workers 3 --restarts 3 --grace 1 --port " +
+                                port + " --run-dir " + folder + "/run --journal-seconds 1 & ";
+  const Finished finished =
+      test::shell("export TMPDIR=" + folder + "; " + scheduler + "S=$!; " + worker + "-n 2" +
+                  program + "/one & " + worker + "-n 1" + program +
+                  "/two & "
+                  "until grep -q 'waits in step 9' " +
+                  folder + "/one " + folder +
+                  "/two 2>/dev/null; do sleep 0.1; done; "
+                  "kill -9 $S; " +
+                  scheduler + "wait; cat " + folder + "/one " + folder + "/two " + folder +
+                  "/run/journal.jsonl");
+  EXPECT_EQ(result_of(finished), expected) << finished.output;
+  EXPECT_THAT(
+      finished.output,
+      AllOf(HasSubstr("the ranks start again when it is back"), HasSubstr("takes up the run "),
+            ::testing::ContainsRegex("first step [89]\n"),
+            HasSubstr("all 3 ranks exited with code 0"),
+            ::testing::ContainsRegex("\"event\":\"progress\",\"step\":[0-9]+,\"of_steps\":")));
+}
+
 TEST(RestartedTrainings, LeaveNothingInMemory) {
   const Finished finished = test::shell(
       test::variable("TRIREME_BIN") +

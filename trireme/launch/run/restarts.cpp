@@ -5,6 +5,7 @@
 #include <trireme/base/text.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/run/supervisor.h>
+#include <trireme/launch/status/run_monitor.h>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -19,6 +20,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -177,6 +179,9 @@ int supervise_with_restarts(const PreparedRun& first, const Preparation& prepare
   ::getrlimit(RLIMIT_NOFILE, &open_files);
   const auto began = std::chrono::steady_clock::now();
   RunOptions own = options;
+  std::optional<RunMonitor> monitor;
+  if (options.monitor.wants_anything() && !options.place)
+    monitor.emplace(options.monitor, RunMonitor::Setting{.folder = log_folder});
   PreparedRun attempt = {.plan = first.plan, .place = copy_of(first.place)};
   for (int number = 0;; ++number) {
     const bool is_scheduled = own.place.has_value();
@@ -190,11 +195,13 @@ int supervise_with_restarts(const PreparedRun& first, const Preparation& prepare
                           {.front = copy_of_descriptor(setting.front),
                            .blocked = setting.blocked,
                            .original_mask = setting.original_mask},
-                          which);
+                          which, monitor ? &*monitor : nullptr);
     const int code = number == 0 || !own.control ? supervisor.run() : run_or_tell(supervisor, own);
     const bool goes_on =
         is_scheduled ? own.rejoin && supervisor.wants_to_rejoin() : supervisor.wants_restart();
+    if (!goes_on && monitor) monitor->end(code);
     if (!goes_on) return code;
+    if (monitor) monitor->restart();
     ::setrlimit(RLIMIT_NOFILE, &open_files);  // the ranks inherit it
     if (is_scheduled) {
       const EndableWait endable(setting);

@@ -71,8 +71,9 @@ void check_open_files(const RunPlan& plan, const RunOptions& options) {
   const std::size_t of_a_rank = options.output == Output::kAll ? 4 : 2;
   const std::size_t open_now =
       static_cast<std::size_t>(std::distance(fs::directory_iterator("/proc/self/fd"), {}));
+  const std::size_t for_status = options.monitor.status ? 160 : 0;
   const std::size_t needed =
-      open_now + kForEndingAndReading +
+      for_status + open_now + kForEndingAndReading +
       std::max(of_a_rank * plan.ranks.size(), 2 * static_cast<std::size_t>(plan.world_size));
   if (needed <= limit.rlim_max) return;
   throw ConfigError(join_message(plan.ranks.size(), " ranks of ", plan.world_size, " need ", needed,

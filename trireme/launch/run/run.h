@@ -8,6 +8,7 @@
 #include <trireme/base/leaving.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/launch/run/run_control.h>
+#include <trireme/launch/status/monitor_options.h>
 
 #include <chrono>
 #include <filesystem>
@@ -116,6 +117,9 @@ struct RunOptions {
   /// The time between two states that are kept (TRIREME_RECOVERY_SECONDS). By default trainings
   /// choose it.
   std::optional<std::chrono::seconds> recovery_interval;
+  /// What can be seen of the run from outside. In the world of a scheduler it is the scheduler that
+  /// shows it.
+  MonitorOptions monitor{};
   /// The place of the ranks in a world that a scheduler has formed. The numbers and addresses of
   /// hosts above have no effect then.
   std::optional<RunPlace> place;

@@ -3,8 +3,11 @@
 // which it says how its ranks ended and is told to end.
 #pragma once
 
+#include <trireme/launch/status/progress_board.h>
+
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace trireme::launch {
 
@@ -59,6 +62,8 @@ class RunControl {
   void could_not_run(int first, int count, const std::string& reason);
   /// Says that a rank has ended. Blocks for a second at most.
   virtual void rank_ended(const EndedRank& rank) = 0;
+  /// Tells what ranks have reported. Never blocks; leaves it out if the connection is congested.
+  virtual void progress(const std::vector<RankProgress>& ranks) = 0;
 };
 
 }  // namespace trireme::launch

@@ -49,13 +49,14 @@ void try_to_look(const std::function<void()>& look) {
 
 Supervisor::Supervisor(const RunPlan& plan, const RunOptions& options,
                        std::filesystem::path log_folder, StoreAddress place,
-                       SupervisorSetting setting, Attempt attempt)
+                       SupervisorSetting setting, Attempt attempt, RunMonitor* monitor)
     : plan_(plan),
       options_(options),
       log_folder_(std::move(log_folder)),
       place_(std::move(place)),
       setting_(std::move(setting)),
       attempt_(attempt),
+      monitor_(monitor),
       epoll_(check_fd(::epoll_create1(EPOLL_CLOEXEC), "an epoll")),
       signals_(
           check_fd(::signalfd(-1, &setting_.blocked, SFD_CLOEXEC | SFD_NONBLOCK), "a signalfd")) {
@@ -69,6 +70,7 @@ int Supervisor::run() {
     raise_open_files();
     for (const std::string& warning : plan_.warnings) say("warning: " + warning);
     start_store();
+    start_board();
     start_ranks();
     announce();
     // The loop below collects the killed ranks, so that nothing is left running when the error
@@ -138,7 +140,7 @@ void Supervisor::start_rank(const RankPlan& plan) {
       check_fd(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null readable");
   rank.process = start_process({.program = plan_.program,
                                 .command = plan_.command,
-                                .variables = plan.variables,
+                                .variables = variables_of(plan),
                                 .cores = plan.cores,
                                 .input = gets_input ? 0 : nothing.get(),
                                 .output = rank.output.output.get(),
@@ -183,6 +185,8 @@ void Supervisor::handle(Source source, std::size_t index) {
       return handle_store();
     case Source::kControl:
       return handle_control();
+    case Source::kMonitor:
+      return handle_monitor();
     case Source::kRank:
       return rank_ended(ranks_.at(index));
     case Source::kRelay:
@@ -313,6 +317,7 @@ void Supervisor::rank_ended(Rank& rank) {
   rank.status = status;
   unwatch(rank.ended.get());
   rank.ended.reset();
+  note_end(rank);
   note_leaving(rank);
   const bool failed = exit_code(status) != 0;
   if (failed) note_failure(rank);
@@ -401,6 +406,7 @@ void Supervisor::look_at_ranks() {
     replace_stopped();
     look_for_stragglers();
   });
+  collect_progress();
 }
 
 // Reports stopped ranks. A stopped rank blocks the others, and otherwise the rank whose timeout

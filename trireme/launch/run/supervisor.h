@@ -11,6 +11,8 @@
 #include <trireme/launch/run/run_plan.h>
 #include <trireme/launch/run/store_process.h>
 #include <trireme/launch/run/two_processes.h>
+#include <trireme/launch/status/progress_board.h>
+#include <trireme/launch/status/run_monitor.h>
 
 #include <sys/resource.h>
 
@@ -47,8 +49,11 @@ class Supervisor {
   /// @param place the address of the store.
   /// @param setting the signal masks, and the connection to the front process.
   /// @param attempt which of several attempts this is.
+  /// @param monitor what shows the run to those outside; null if nobody wants to see it. It must
+  /// outlive this object.
   Supervisor(const RunPlan& plan, const RunOptions& options, std::filesystem::path log_folder,
-             StoreAddress place, SupervisorSetting setting, Attempt attempt = {});
+             StoreAddress place, SupervisorSetting setting, Attempt attempt = {},
+             RunMonitor* monitor = nullptr);
 
   /// Starts the ranks, waits for their end, and returns the exit code of the run. After a
   /// successful run, removes logs that the user did not ask for. Throws ConfigError if a rank or
@@ -67,7 +72,16 @@ class Supervisor {
   // The time between two looks at the ranks.
   static constexpr std::chrono::seconds kBetweenLooks{1};
   enum class Phase { kRunning, kEnding, kKilling };
-  enum class Source : std::uint32_t { kSignals, kFront, kStore, kControl, kRank, kRelay, kConsole };
+  enum class Source : std::uint32_t {
+    kSignals,
+    kFront,
+    kStore,
+    kControl,
+    kMonitor,
+    kRank,
+    kRelay,
+    kConsole
+  };
 
   struct Rank {
     int number = 0;
@@ -114,6 +128,15 @@ class Supervisor {
   void pump(Stream& stream);
   void drain();
 
+  void start_board();
+  std::vector<std::pair<std::string, std::string>> variables_of(const RankPlan& plan) const;
+  RankProgress progress_of(const Rank& rank) const;
+  void collect_progress();
+  void note_end(const Rank& rank);
+  void tell_failure(const Rank& rank);
+  void show_lines();
+  void handle_monitor();
+
   void look_at_ranks();
   void look_for_stopped();
   void replace_stopped();
@@ -147,6 +170,8 @@ class Supervisor {
   StoreAddress place_;
   SupervisorSetting setting_;
   Attempt attempt_;
+  RunMonitor* monitor_;
+  std::optional<ProgressBoard> board_;
   rlimit rank_open_files_{};
   UniqueFd epoll_;
   UniqueFd signals_;

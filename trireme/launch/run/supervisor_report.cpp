@@ -104,6 +104,7 @@ int Supervisor::report() {
                      ", logs in ", log_folder_.string()));
   } else if (first_failure_) {
     code = exit_code(*ranks_.at(*first_failure_).status);
+    tell_failure(ranks_.at(*first_failure_));
     report_failure(ranks_.at(*first_failure_));
     if (options_.restarts > 0 && !is_cancelled_ && attempt_.number == attempt_.most) {
       say(join_message("no restart is left (--restarts ", attempt_.most, ")"));

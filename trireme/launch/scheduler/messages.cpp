@@ -7,7 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace trireme::launch {
 namespace {
@@ -19,6 +21,8 @@ constexpr std::size_t kLongestName = 256;
 constexpr std::size_t kLongestPath = 4096;
 constexpr std::size_t kLongestText = 16 << 10;
 constexpr int kMostInWorld = 1 << 20;
+// The largest integer that every reader of JSON has.
+constexpr std::int64_t kLargest = std::int64_t{1} << 53;
 
 [[noreturn]] void refuse_message(const std::string& what) {
   throw CommError(join_message("a message ", what),
@@ -85,6 +89,26 @@ class Fields {
     return found->get<bool>();
   }
 
+  // Returns the elements of a list of lists of numbers, each of the given length.
+  std::vector<std::vector<std::int64_t>> rows(const char* name, std::size_t most,
+                                              std::size_t length) const {
+    const auto found = json_.find(name);
+    if (found == json_.end() || !found->is_array() || found->size() > most)
+      missing(name, "a list of limited length");
+    std::vector<std::vector<std::int64_t>> all;
+    for (const Json& row : *found) {
+      if (!row.is_array() || row.size() != length) missing(name, "lists of numbers");
+      std::vector<std::int64_t>& numbers = all.emplace_back();
+      for (const Json& one : row) {
+        const bool is_number = one.is_number_unsigned() &&
+                               one.get<std::uint64_t>() <= static_cast<std::uint64_t>(kLargest);
+        if (!is_number) missing(name, "numbers from 0 to 9007199254740992");
+        numbers.push_back(one.get<std::int64_t>());
+      }
+    }
+    return all;
+  }
+
   bool has(const char* name) const { return json_.contains(name); }
 
  private:
@@ -134,7 +158,7 @@ Json json_of(const Hello& message) {
 }
 
 Json json_of(const Accepted& message) {
-  return {{"type", "accepted"}, {"wait_ms", message.wait_ms}};
+  return {{"type", "accepted"}, {"wait_ms", message.wait_ms}, {"returns", message.returns}};
 }
 
 Json json_of(const Assignment& message) {
@@ -148,7 +172,8 @@ Json json_of(const Assignment& message) {
                {"store_port", message.store_port},
                {"run_id", message.run_id},
                {"restart", message.restart},
-               {"restarts", message.restarts}};
+               {"restarts", message.restarts},
+               {"returns", message.returns}};
   if (!message.secret.empty()) json["secret"] = message.secret;
   return json;
 }
@@ -166,6 +191,17 @@ Json json_of(const RankEnded& message) {
           {"code", message.code},
           {"how", many_lines(message.how, kLongestPath)},
           {"log", one_line(message.log, kLongestPath)}};
+}
+
+Json json_of(const Progress& message) {
+  Json ranks = Json::array();
+  const auto most = [](std::int64_t value) { return std::clamp<std::int64_t>(value, 0, kLargest); };
+  for (const RankProgress& one : message.ranks) {
+    ranks.push_back({one.rank, most(one.process), most(one.step), most(one.of_steps),
+                     most(one.epoch), most(one.reports), most(one.samples), most(one.tokens),
+                     most(one.own_microseconds), most(one.age_ms), most(one.memory_bytes)});
+  }
+  return {{"type", "progress"}, {"ranks", std::move(ranks)}};
 }
 
 Json json_of(const EndRequest& message) {
@@ -214,7 +250,8 @@ Assignment assignment_of(const Fields& fields) {
           .run_id = fields.text("run_id"),
           .secret = fields.has("secret") ? fields.text("secret") : "",
           .restart = fields.number("restart", 0, kMostInt),
-          .restarts = fields.number("restarts", 0, kMostInt)};
+          .restarts = fields.number("restarts", 0, kMostInt),
+          .returns = fields.flag("returns")};
 }
 
 RankEnded rank_ended_of(const Fields& fields) {
@@ -223,6 +260,26 @@ RankEnded rank_ended_of(const Fields& fields) {
           .code = fields.number("code", 0, 255),
           .how = fields.lines("how", kLongestPath),
           .log = fields.text("log", kLongestPath)};
+}
+
+Progress progress_of(const Fields& fields) {
+  constexpr std::size_t kNumbers = 11;
+  Progress message;
+  for (const auto& row : fields.rows("ranks", kMostRanksOfProgress, kNumbers)) {
+    if (row[0] >= kMostInWorld) refuse_message("'progress' has a rank that is too large");
+    message.ranks.push_back({.rank = static_cast<int>(row[0]),
+                             .process = row[1],
+                             .step = row[2],
+                             .of_steps = row[3],
+                             .epoch = row[4],
+                             .reports = row[5],
+                             .samples = row[6],
+                             .tokens = row[7],
+                             .own_microseconds = row[8],
+                             .age_ms = row[9],
+                             .memory_bytes = row[10]});
+  }
+  return message;
 }
 
 EndRequest end_request_of(const Fields& fields) {
@@ -249,7 +306,11 @@ Message decode(std::string_view json) {
   const Fields fields(parsed, type);
   if (type == "challenge") return challenge_of(fields);
   if (type == "hello") return hello_of(fields);
-  if (type == "accepted") return Accepted{.wait_ms = fields.integer("wait_ms", 0, kMostInt)};
+  if (type == "accepted") {
+    return Accepted{.wait_ms = fields.integer("wait_ms", 0, kMostInt),
+                    .returns = fields.flag("returns")};
+  }
+  if (type == "progress") return progress_of(fields);
   if (type == "assigned") return assignment_of(fields);
   if (type == "refused") {
     return Refused{.reason = fields.lines("reason", kLongestText),

@@ -3,19 +3,26 @@
 // Everything that a peer sends is checked when it is decoded: types, ranges and lengths.
 #pragma once
 
+#include <trireme/launch/status/progress_board.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace trireme::launch {
 
 /// The version of the protocol. Scheduler and workers must have the same one.
-inline constexpr int kSchedulerProtocol = 2;
+inline constexpr int kSchedulerProtocol = 3;
 
 /// The largest number of ranks that one worker may stand for.
 inline constexpr int kMostRanksOfWorker = 4096;
+
+/// The largest number of ranks in one message about progress.
+inline constexpr std::size_t kMostRanksOfProgress = 256;
 
 /// The first message of a scheduler on each connection.
 struct Challenge {
@@ -50,6 +57,7 @@ struct Hello {
 /// The answer to a worker that takes part once the world is complete.
 struct Accepted {
   std::int64_t wait_ms = 0;  ///< the time in milliseconds that is left until the deadline
+  bool returns = false;      ///< true if the scheduler is started again should it die
 };
 
 /// The place of a worker in the world.
@@ -65,6 +73,7 @@ struct Assignment {
   std::string secret{};      ///< the secret of the store; only sent encrypted, otherwise empty
   int restart = 0;           ///< the number of times that the ranks have been started again
   int restarts = 0;          ///< the number of times that they may be
+  bool returns = false;      ///< true if the scheduler is started again should it die
 };
 
 /// The answer to a worker that does not take part.
@@ -84,6 +93,11 @@ struct RankEnded {
   std::string log{};  ///< the path of its log on its host; may be empty
 };
 
+/// What ranks of a worker have reported.
+struct Progress {
+  std::vector<RankProgress> ranks{};  ///< at most kMostRanksOfProgress
+};
+
 /// The request of a scheduler to end all ranks of a worker.
 struct EndRequest {
   std::string reason{};       ///< why
@@ -94,7 +108,7 @@ struct EndRequest {
 
 /// Any message.
 using Message =
-    std::variant<Challenge, Hello, Accepted, Assignment, Refused, RankEnded, EndRequest>;
+    std::variant<Challenge, Hello, Accepted, Assignment, Refused, RankEnded, Progress, EndRequest>;
 
 /// Returns a message as JSON. Long texts are shortened.
 std::string encode(const Message& message);

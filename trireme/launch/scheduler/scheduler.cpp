@@ -6,7 +6,9 @@
 #include <trireme/base/warning.h>
 #include <trireme/launch/listening_socket.h>
 #include <trireme/launch/scheduler/scheduler_loop.h>
+#include <trireme/launch/scheduler/scheduler_state.h>
 #include <trireme/launch/secret.h>
+#include <trireme/launch/status/run_monitor.h>
 
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -71,8 +73,10 @@ void warn_of_other_host(const SchedulerOptions& options, const TlsContext& tls) 
 // Raises the limit of open files for this process and that of the store, which is started later.
 void raise_open_files(const SchedulerOptions& options) {
   constexpr std::size_t kForStrangers = 300;
-  const std::size_t needed = kForStrangers + static_cast<std::size_t>(options.workers) *
-                                                 static_cast<std::size_t>(options.files_of_rank);
+  constexpr std::size_t kForStatus = 160;
+  const std::size_t needed =
+      kForStrangers + (options.monitor.status ? kForStatus : 0) +
+      static_cast<std::size_t>(options.workers) * static_cast<std::size_t>(options.files_of_rank);
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   if (needed > files.rlim_max) {
@@ -85,20 +89,56 @@ void raise_open_files(const SchedulerOptions& options) {
   ::setrlimit(RLIMIT_NOFILE, &files);
 }
 
+// Returns the state of a run that another scheduler has left behind.
+std::optional<SchedulerState> find_run(const SchedulerOptions& options) {
+  if (options.state_file.empty()) return std::nullopt;
+  const auto state = read_scheduler_state(options.state_file);
+  if (!state) return std::nullopt;
+  const std::string name =
+      join_message("the run ", state->run, " in ", options.state_file.string());
+  if (state->attempt >= options.restarts) {
+    throw ConfigError(
+        join_message(name, " has had ", state->attempt, " restarts, and --restarts is ",
+                     options.restarts),
+        join_message("taking it up needs one more: give --restarts ", state->attempt + 1,
+                     " or more, or remove the file to begin another run"));
+  }
+  if (!options.secret.empty() && options.secret != state->secret) {
+    throw ConfigError(
+        join_message(name, " has another secret than TRIREME_SECRET"),
+        "unset TRIREME_SECRET to take up the run, or remove the file to begin another "
+        "one");
+  }
+  return state;
+}
+
 }  // namespace
 
-int run_scheduler(const SchedulerOptions& options) {
+int run_scheduler(const SchedulerOptions& given) {
+  const auto state = find_run(given);
+  SchedulerOptions options = given;
+  if (state) options.secret = state->secret;
   check_secret(options.secret);
   std::optional<TlsContext> tls;
   if (options.tls) tls.emplace(*options.tls);
   raise_open_files(options);
   // Whoever reads the output, or is connected to the store, may go.
   const BrokenPipeGuard guard;
-  ListeningSocket listening = listen_at(options.place.host, options.place.port, names_of(options));
+  // The process of the store of a scheduler that was killed has its ports a little longer.
+  const auto patience =
+      options.state_file.empty() ? std::chrono::seconds{0} : std::chrono::seconds{5};
+  RunMonitor monitor(options.monitor, {.tls = tls ? &*tls : nullptr,
+                                       .folder = options.folder,
+                                       .token = state ? state->status_token : "",
+                                       .port = state ? state->status_port : 0,
+                                       .patience = patience});
+  ListeningSocket listening =
+      listen_within(patience, options.place.host, options.place.port, names_of(options));
   ListeningSocket store = listen_at(options.place.host, std::nullopt, names_of(options));
   warn_of(options, listening);
   if (tls) warn_of_other_host(options, *tls);
-  return SchedulerLoop(options, std::move(listening), std::move(store), tls ? &*tls : nullptr)
+  return SchedulerLoop(options, std::move(listening), std::move(store), tls ? &*tls : nullptr,
+                       monitor, state)
       .run();
 }
 

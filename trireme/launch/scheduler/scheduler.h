@@ -6,9 +6,11 @@
 
 #include <trireme/launch/role.h>
 #include <trireme/launch/scheduler/served_store.h>
+#include <trireme/launch/status/monitor_options.h>
 #include <trireme/launch/tls/tls_files.h>
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -43,6 +45,20 @@ struct SchedulerOptions {
   int restarts = 0;
   /// The time for which a restart waits for the ranks above `fewest_workers`.
   std::chrono::milliseconds replace_timeout{std::chrono::seconds{30}};
+  /// After how many failures of its ranks or workers a host may not take part any more, if other
+  /// workers can take its places; 0: never.
+  int most_host_failures = 0;
+  /// Lets the host of a slow rank (monitor.slow_factor) take part no more, if a restart is left and
+  /// other workers can take its places.
+  bool excludes_slow = false;
+  /// What can be seen of the run from outside.
+  MonitorOptions monitor{};
+  /// The folder for the file `status_url`.
+  std::filesystem::path folder{};
+  /// The file in which the state of the run is kept while it goes on, with its secrets. If it is
+  /// there, the run in it is taken up: its workers come again, and the next restart begins. Empty:
+  /// a scheduler that dies ends the run.
+  std::filesystem::path state_file{};
   /// The number of open files that each rank needs in one process: 2 in the process of the store,
   /// and 3 if that is this process.
   int files_of_rank = 2;
@@ -52,7 +68,7 @@ struct SchedulerOptions {
   /// values in the store have a secret of their own, which is new for each run.
   std::optional<TlsFiles> tls{};
   /// Starts to serve the store.
-  StoreStarter start_store;
+  StoreStarter start_store{};
 };
 
 /// Schedules one run and returns its result: 0 if all ranks ended with 0, otherwise the code of the

@@ -41,10 +41,14 @@ std::string address_of(const sockaddr_storage& address, socklen_t length) {
 }  // namespace
 
 SchedulerLoop::SchedulerLoop(const SchedulerOptions& options, ListeningSocket listening,
-                             ListeningSocket store, const TlsContext* tls)
+                             ListeningSocket store, const TlsContext* tls, RunMonitor& monitor,
+                             const std::optional<SchedulerState>& state)
     : options_(options),
       tls_(tls),
-      secret_of_store_(tls == nullptr ? options.secret : make_secret()),
+      secret_of_store_(tls == nullptr ? options.secret
+                       : state        ? state->store_secret
+                                      : make_secret()),
+      monitor_(monitor),
       listening_(std::move(listening)),
       store_port_(store.port),
       store_(options.start_store(
@@ -62,11 +66,17 @@ SchedulerLoop::SchedulerLoop(const SchedulerOptions& options, ListeningSocket li
                       "check ulimit -n");
   }
   ::fcntl(listening_.fd.get(), F_SETFL, O_NONBLOCK);
+  keeps_state_ = !options.state_file.empty();
+  if (!state) return;
+  run_name_ = state->run;
+  attempt_ = state->attempt + 1;
+  if (options.fewest_workers > 0) deadline_ = Clock::now() + options.replace_timeout;
 }
 
 int SchedulerLoop::run() {
   if (!watch(listening_.fd.get(), kListening, EPOLLIN, EPOLL_CTL_ADD) ||
       !watch(signals_.fd(), kSignals, EPOLLIN, EPOLL_CTL_ADD) ||
+      (monitor_.fd() >= 0 && !watch(monitor_.fd(), kMonitor, EPOLLIN, EPOLL_CTL_ADD)) ||
       (store_->fd() >= 0 && !watch(store_->fd(), kStore, EPOLLIN, EPOLL_CTL_ADD))) {
     throw ConfigError(join_message("cannot poll descriptors: ", describe_errno(errno)),
                       "check /proc/sys/fs/epoll/max_user_watches");
@@ -74,6 +84,7 @@ int SchedulerLoop::run() {
   say("the scheduler (process ", ::getpid(), ") listens at ", text_of(options_.place),
       " and waits for ", describe_count(static_cast<std::size_t>(options_.workers), "rank"),
       tls_ == nullptr ? "" : ", encrypted (TLS)");
+  begin_monitoring();
   while (!is_finished()) {
     // The kernel returns descriptors in the order in which they became ready, so that the worker
     // that failed first is handled first.
@@ -89,6 +100,7 @@ int SchedulerLoop::run() {
     update_watches();
     lose_broken();
   }
+  remove_state();
   report_end();
   return code_;
 }
@@ -101,6 +113,8 @@ void SchedulerLoop::handle(std::uint64_t tag, std::uint32_t events) {
       return handle_store();
     case kSignals:
       return handle_signals();
+    case kMonitor:
+      return handle_monitor();
     default:
       return handle_peer(tag, events);
   }
@@ -201,7 +215,10 @@ void SchedulerLoop::handle_message(Key key, Peer& peer, const Message& message) 
   } else if (const auto* end = std::get_if<RankEnded>(&message);
              end != nullptr && peer.state == Peer::State::kMember) {
     handle_rank_ended(peer, *end);
-  } else if (end != nullptr && peer.state == Peer::State::kLeaving) {
+  } else if (const auto* progress = std::get_if<Progress>(&message);
+             progress != nullptr && peer.state == Peer::State::kMember) {
+    handle_progress(peer, *progress);
+  } else if ((end != nullptr || progress != nullptr) && peer.state == Peer::State::kLeaving) {
     return;  // it was asked to end its ranks
   } else {
     throw CommError("a message came that a worker does not send at this time", "");
@@ -210,8 +227,10 @@ void SchedulerLoop::handle_message(Key key, Peer& peer, const Message& message) 
 
 void SchedulerLoop::drop_stranger(Key key, const std::string& cause, const std::string& why) {
   Peer& peer = peers_.at(key);
-  notes_.add_limited(cause, join_message("dropped a connection from ", peer.address, ": ",
-                                         why.empty() ? cause : why));
+  const std::string text = why.empty() ? cause : why;
+  if (notes_.add_limited(cause,
+                         join_message("dropped a connection from ", peer.address, ": ", text)))
+    monitor_.write("refuse", {{"address", peer.address}, {"cause", cause}, {"reason", text}});
   // A worker that has another secret cannot read this answer, and so learns that it has.
   if (peer.channel.end() == ChannelEnd::kWrongCode)
     peer.channel.send(encode(Refused{.reason = cause, .hint = ""}));

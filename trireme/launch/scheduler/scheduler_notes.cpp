@@ -113,11 +113,12 @@ void SchedulerNotes::add(std::string_view text) {
   queue_->changed.notify_all();
 }
 
-void SchedulerNotes::add_limited(const std::string& cause, std::string_view text) {
+bool SchedulerNotes::add_limited(const std::string& cause, std::string_view text) {
   const std::int64_t count = ++counts_[cause];
-  if (count > kMostOfCause) return;
+  if (count > kMostOfCause) return false;
   add(shortened(text));
   if (count == kMostOfCause) add(join_message("says no more about this cause: ", cause));
+  return true;
 }
 
 std::string SchedulerNotes::describe_counts() const {

@@ -34,7 +34,8 @@ class SchedulerNotes {
   /// for this cause.
   /// @param cause why, in a few words.
   /// @param text the note. Only about 200 bytes of it are written.
-  void add_limited(const std::string& cause, std::string_view text);
+  /// @return true if the note was written.
+  bool add_limited(const std::string& cause, std::string_view text);
   /// Returns one line for each cause: `  3 connections: no secret`. Empty if there were none.
   std::string describe_counts() const;
 

@@ -11,6 +11,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace trireme::launch {
@@ -33,6 +36,7 @@ void SchedulerLoop::introduce(Key key, Peer& peer, const Hello& hello) {
     return refuse(
         peer, {.reason = "the run has ended", .hint = "start it again", .cause = "late workers"});
   }
+  if (is_excluded(hello)) return refuse(peer, refusal_of_excluded(hello));
   if (const auto refusal = roster_.objection(hello, peer.address)) {
     const auto spares = std::ranges::count_if(
         peers_, [](const auto& one) { return one.second.state == Peer::State::kSpare; });
@@ -41,17 +45,26 @@ void SchedulerLoop::introduce(Key key, Peer& peer, const Hello& hello) {
     if (!may_be_spare) return refuse(peer, *refusal);
     peer.state = Peer::State::kSpare;
     say(describe(hello, peer.address), " is kept as a spare");
-    return peer.channel.send(encode(Accepted{.wait_ms = kLongestWait.count()}));
+    note_join(peer, "spare");
+    return peer.channel.send(
+        encode(Accepted{.wait_ms = kLongestWait.count(), .returns = returns()}));
   }
   peer.state = Peer::State::kMember;
   roster_.add(key, hello, peer.address);
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
-  peer.channel.send(encode(Accepted{.wait_ms = std::max<std::int64_t>(0, left)}));
+  note_join(peer, "join");
+  peer.channel.send(
+      encode(Accepted{.wait_ms = std::max<std::int64_t>(0, left), .returns = keeps_state_}));
 }
 
 void SchedulerLoop::refuse(Peer& peer, const Refused& refusal) {
-  notes_.add_limited(refusal.cause, join_message("refused a worker: ", refusal.reason));
+  if (notes_.add_limited(refusal.cause, join_message("refused a worker: ", refusal.reason))) {
+    monitor_.write("refuse", {{"address", peer.address},
+                              {"host", peer.hello.host},
+                              {"cause", refusal.cause},
+                              {"reason", refusal.reason}});
+  }
   await_its_end(peer);
   peer.channel.send(encode(refusal));
 }
@@ -86,15 +99,30 @@ void SchedulerLoop::begin() {
   phase_ = Phase::kRunning;
   size_of_world_ = roster_.ranks();
   deadline_ = Clock::time_point::max();
+  save_state();
   for (const auto& [key, place] : roster_.assign(store_port_, run_id)) {
     Peer& peer = peers_.at(key);
     peer.place = place;
     peer.place.restart = attempt_;
     peer.place.restarts = options_.restarts;
+    peer.place.returns = returns();
     if (tls_ != nullptr) peer.place.secret = secret_of_store_;
     peer.channel.send(encode(peer.place));
   }
   say(describe_world());
+  std::vector<WorkerStatus> workers;
+  for (const auto& [key, peer] : peers_) {
+    if (peer.state != Peer::State::kMember) continue;
+    monitor_.facts().program = peer.hello.program.path;
+    workers.push_back({.host = peer.hello.host,
+                       .address = peer.address,
+                       .process = peer.hello.process,
+                       .node_id = peer.hello.node_id,
+                       .first_rank = peer.place.first_rank,
+                       .ranks = peer.hello.ranks});
+  }
+  monitor_.facts().run = run_name_;
+  monitor_.begin(std::move(workers));
 }
 
 void SchedulerLoop::handle_rank_ended(Peer& peer, const RankEnded& end) {
@@ -103,8 +131,9 @@ void SchedulerLoop::handle_rank_ended(Peer& peer, const RankEnded& end) {
     throw CommError(
         join_message("it said that rank ", end.rank, " has ended, which is not its own"), "");
   peer.ended.insert(end.rank);
+  monitor_.rank_ended(end.rank, end.code, end.how);
   if (end.code != 0 && phase_ == Phase::kRunning)
-    return fail_attempt(describe_failure(peer, end), end.code);
+    return fail_attempt(peer, end.rank, describe_failure(peer, end), end.code);
   const bool all_ended = std::ranges::all_of(peers_, [](const auto& one) {
     return one.second.state != Peer::State::kMember || one.second.is_done();
   });
@@ -117,13 +146,16 @@ void SchedulerLoop::lose(Key key) {
   if (peer.state == Peer::State::kMember && phase_ == Phase::kForming) {
     notes_.add_limited("workers that left early", describe(peer.hello, peer.address) +
                                                       " has gone before the world was complete");
+    note_join(peer, "leave");
     roster_.remove(key);
+    note_forming();
     if (attempt_ > 0) spares_join_ = Clock::now();
   } else if (peer.state == Peer::State::kMember && phase_ == Phase::kRunning && !peer.is_done()) {
     const std::string reason = describe_loss(peer);
     for (int i = 0; i < peer.hello.ranks; ++i) peer.ended.insert(peer.place.first_rank + i);
     peer.state = Peer::State::kRefused;  // it gets no message any more
-    fail_attempt(reason, 1);
+    const int first = peer.place.first_rank;
+    fail_attempt(peer, peer.hello.ranks == 1 ? std::optional(first) : std::nullopt, reason, 1);
   }
   peers_.erase(key);
 }
@@ -182,7 +214,12 @@ void SchedulerLoop::handle_store() {
 }
 
 // Ends the run, or this attempt if another one may follow.
-void SchedulerLoop::fail_attempt(const std::string& reason, int code) {
+void SchedulerLoop::fail_attempt(const Peer& peer, std::optional<int> rank,
+                                 const std::string& reason, int code) {
+  if (code != kLeaveExitCode) {
+    count_failure(peer, rank, reason, code);
+    if (phase_ == Phase::kEnding) return;  // its host fails again and again
+  }
   if (attempt_ < options_.restarts && code != kLeaveExitCode) return restart(reason);
   fail(reason, code);
   if (options_.restarts > 0 && code != kLeaveExitCode)
@@ -192,12 +229,20 @@ void SchedulerLoop::fail_attempt(const std::string& reason, int code) {
 // Asks all workers to end their ranks and to come again.
 void SchedulerLoop::restart(const std::string& reason) {
   ++attempt_;
+  save_state();
+  monitor_.restart();
   say(reason, "\nrestart ", attempt_, " of ", options_.restarts, ": waits for ",
       describe_count(static_cast<std::size_t>(options_.workers), "rank"), " to come again");
   for (auto& [key, peer] : peers_) {
+    if (peer.state == Peer::State::kSpare && is_excluded(peer.hello))
+      refuse(peer, refusal_of_excluded(peer.hello));
     if (peer.state != Peer::State::kMember) continue;
-    peer.channel.send(encode(EndRequest{
-        .reason = reason, .code = 1, .grace_ms = options_.grace.count(), .restarts = true}));
+    const bool may_return = !is_excluded(peer.hello);
+    peer.channel.send(
+        encode(EndRequest{.reason = may_return ? reason : refusal_of_excluded(peer.hello).reason,
+                          .code = 1,
+                          .grace_ms = options_.grace.count(),
+                          .restarts = may_return}));
     peer.state = Peer::State::kLeaving;
     peer.deadline = Clock::now() + options_.grace + kEndPatience;
   }
@@ -216,6 +261,7 @@ void SchedulerLoop::add_spares() {
     peer.state = Peer::State::kMember;
     roster_.add(key, peer.hello, peer.address);
     say(describe(peer.hello, peer.address), ", a spare, takes a place");
+    note_join(peer, "join");
   }
 }
 
@@ -223,6 +269,8 @@ void SchedulerLoop::add_spares() {
 void SchedulerLoop::fail(const std::string& reason, int code) {
   const bool was_forming = phase_ == Phase::kForming;
   phase_ = Phase::kEnding;
+  monitor_.facts().state = RunState::kEnding;
+  monitor_.write("ending", {{"code", std::int64_t{code}}, {"reason", reason}});
   code_ = code;
   say(reason);
   for (auto& [key, peer] : peers_) {
@@ -295,6 +343,7 @@ std::string SchedulerLoop::describe_world() const {
 }
 
 void SchedulerLoop::report_end() {
+  monitor_.end(code_);
   const auto left = std::ranges::count_if(
       peers_, [](const auto& one) { return one.second.state == Peer::State::kMember; });
   if (left > 0) {

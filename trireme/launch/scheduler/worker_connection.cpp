@@ -3,8 +3,8 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
+#include <trireme/launch/connect.h>
 #include <trireme/launch/machine_identity.h>
-#include <trireme/launch/scheduler/connect.h>
 #include <trireme/launch/secret.h>
 #include <trireme/version.h>
 
@@ -165,6 +165,7 @@ WorkerConnection::Step WorkerConnection::join(const WorkerOptions& options, std:
     return fail("closed before the scheduler said anything", "the scheduler said nothing");
   answer_challenge(options, text);
   bool is_accepted = false;
+  bool returns = false;
   auto latest = until;
   while (await_message(latest, text)) {
     const Message message = decode_from(scheduler_, text);
@@ -177,6 +178,7 @@ WorkerConnection::Step WorkerConnection::join(const WorkerOptions& options, std:
     }
     if (const auto* accepted = std::get_if<Accepted>(&message)) {
       is_accepted = true;
+      returns = accepted->returns;
       latest =
           std::max(deadline_, WorkerClock::now() + std::chrono::milliseconds(accepted->wait_ms) +
                                   kAnswerPatience);
@@ -196,6 +198,11 @@ WorkerConnection::Step WorkerConnection::join(const WorkerOptions& options, std:
                                  " is connected but did not say in time who takes part"),
                     "its process is stopped, or its host is overloaded");
   }
+  if (returns) {
+    problem = "the scheduler that had accepted this worker has ended before the world was complete";
+    deadline_ = WorkerClock::now() + options.timeout;
+    return Step::kTryAgain;
+  }
   throw CommError(join_message("the scheduler at ", text_of(scheduler_),
                                " has ended before the world was complete"),
                   "its own output says why; start the run again");
@@ -212,15 +219,28 @@ std::optional<EndRequest> WorkerConnection::receive() {
     channel_.close();
   }
   if (channel_.end() == ChannelEnd::kNone) return std::nullopt;
-  return EndRequest{.reason = join_message("the scheduler at ", text_of(scheduler_),
-                                           " has ended or cannot be reached any more"),
-                    .code = 1,
-                    .grace_ms = kDefaultGraceMs};
+  return EndRequest{
+      .reason = join_message("the scheduler at ", text_of(scheduler_),
+                             " has ended or cannot be reached any more",
+                             place_.returns ? "; the ranks start again when it is back" : ""),
+      .code = 1,
+      .grace_ms = kDefaultGraceMs,
+      .restarts = place_.returns};
 }
 
 void WorkerConnection::leave() {
   if (channel_.fd() >= 0) ::shutdown(channel_.fd(), SHUT_RDWR);
   channel_.close();
+}
+
+void WorkerConnection::say_progress(const std::vector<RankProgress>& ranks) {
+  channel_.flush();
+  for (std::size_t i = 0; i < ranks.size(); i += kMostRanksOfProgress) {
+    if (channel_.fd() < 0 || channel_.wants_to_write()) return;
+    const auto begin = ranks.begin() + static_cast<std::ptrdiff_t>(i);
+    const auto count = std::min(kMostRanksOfProgress, ranks.size() - i);
+    channel_.send(encode(Progress{.ranks = {begin, begin + static_cast<std::ptrdiff_t>(count)}}));
+  }
 }
 
 void WorkerConnection::say_ended(const RankEnded& end) {

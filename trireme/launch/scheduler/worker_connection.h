@@ -10,6 +10,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace trireme::launch {
 
@@ -51,6 +52,9 @@ class WorkerConnection {
   void leave();
   /// Says that a rank has ended. Blocks for a second at most.
   void say_ended(const RankEnded& end);
+  /// Tells what ranks have reported. Does not block, and leaves it out if earlier messages still
+  /// wait to be sent.
+  void say_progress(const std::vector<RankProgress>& ranks);
 
  private:
   enum class Step { kPlaced, kTryAgain };

@@ -5,6 +5,8 @@
 #include <trireme/launch/run/run_control.h>
 #include <trireme/launch/scheduler/worker_connection.h>
 
+#include <vector>
+
 namespace trireme::launch {
 
 /// Returns the place of the ranks of a worker as a run knows it.
@@ -20,6 +22,9 @@ class WorkerControl : public RunControl {
   std::optional<StopOrder> receive() override;
   void leave() override { connection_.leave(); }
   void rank_ended(const EndedRank& rank) override;
+  void progress(const std::vector<RankProgress>& ranks) override {
+    connection_.say_progress(ranks);
+  }
 
  private:
   WorkerConnection connection_;

@@ -3,8 +3,10 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
+#include <trireme/base/step_progress.h>
 #include <trireme/base/warning.h>
 #include <trireme/launch/secret.h>
+#include <trireme/launch/status/progress_board.h>
 
 #include <poll.h>
 #include <pthread.h>
@@ -77,11 +79,23 @@ std::optional<EndRequest> receive_request() {
   return followed->connection.receive();
 }
 
+// Tells what this process has reported. A rank that has a place in the memory of another launcher
+// is not seen here.
+void tell_progress() {
+  const std::lock_guard lock(followed->mutex);
+  if (followed->is_exiting) return;
+  const int rank = followed->connection.place().first_rank;
+  followed->connection.say_progress({describe_progress(rank, followed->process, own_progress())});
+}
+
 void watch_scheduler() {
+  constexpr int kBetweenReportsMs = 1000;
   const int fd = followed->connection.fd();
   while (!followed->is_exiting) {
     pollfd waited{.fd = fd, .events = POLLIN, .revents = 0};
-    if (::poll(&waited, 1, -1) < 0) continue;
+    const int ready = ::poll(&waited, 1, kBetweenReportsMs);
+    if (ready == 0) tell_progress();
+    if (ready <= 0) continue;
     const auto request = receive_request();
     if (followed->is_exiting) return;
     if (!request) continue;

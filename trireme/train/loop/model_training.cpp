@@ -2,6 +2,7 @@
 // The training loop: Model::fit and Model::train.
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
+#include <trireme/base/step_progress.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/monitor/termination.h>
@@ -259,6 +260,14 @@ void Model::Impl::train_epoch(Run& run) {
     position.rows += end.all_samples;
     end.spans = run.timer.end_step();
     end.seconds = sum_of(end.spans);
+    if (!run.context.is_dry_run) {
+      report_step({.step = end.global_step,
+                   .of_steps = position.global_step + position.steps_in_epoch - position.step +
+                               (requested_epochs - position.epoch) * position.steps_in_epoch,
+                   .epoch = end.epoch,
+                   .samples = end.all_samples,
+                   .own_seconds = end.seconds.total() - end.seconds.communication});
+    }
     compare_with_prediction(end.seconds);
     call_step_end(run, end);
     // The state after the last step of an epoch is kept with what happens at its end.

@@ -7,7 +7,9 @@
 #include <gmock/gmock.h>
 #include <tests/temporary_folder.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace trireme::launch {
 namespace {
@@ -66,6 +68,41 @@ TEST(SchedulerMessages, ReadBackAsTheyWere) {
   EXPECT_EQ(round_trip(EndRequest{.reason = "one\ntwo", .code = 3}).reason, "one\ntwo");
   EXPECT_EQ(round_trip(Refused{.reason = "no", .hint = "go"}).hint, "go");
   EXPECT_EQ(round_trip(Accepted{.wait_ms = 5}).wait_ms, 5);
+  EXPECT_TRUE(round_trip(Accepted{.returns = true}).returns);
+  EXPECT_TRUE(round_trip(Assignment{.store_port = 1, .returns = true}).returns);
+}
+
+TEST(SchedulerMessages, TellTheProgressOfRanks) {
+  const RankProgress one{.rank = 3,
+                         .process = 4711,
+                         .step = 12,
+                         .of_steps = 40,
+                         .epoch = 2,
+                         .reports = 10,
+                         .samples = 320,
+                         .tokens = 1000,
+                         .own_microseconds = 5,
+                         .age_ms = 6,
+                         .memory_bytes = std::int64_t{7} << 30};
+  const auto read = round_trip(Progress{{one, {.rank = 4, .age_ms = -1}}});
+  ASSERT_EQ(read.ranks.size(), 2);
+  EXPECT_EQ(read.ranks[0], one);
+  EXPECT_EQ(read.ranks[1].age_ms, 0);
+  // The longest message fits the limit.
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  const RankProgress large{(1 << 20) - 1, kMost, kMost, kMost, kMost, kMost,
+                           kMost,         kMost, kMost, kMost, kMost};
+  const Progress longest{std::vector<RankProgress>(kMostRanksOfProgress, large)};
+  EXPECT_LT(encode(longest).size(), kLongestMessage);
+  EXPECT_EQ(round_trip(longest).ranks.back(), large);
+  for (const std::string ranks :
+       {"5", "[5]", "[[1]]", "[[1,1,1,1,1,1,1,1,1,1,-1]]", "[[1,1,1,1,1,1,1,1,1,1,1.5]]",
+        "[[1,1,1,1,1,1,1,1,1,1,9007199254740993]]", "[[1048576,1,1,1,1,1,1,1,1,1,1]]"}) {
+    EXPECT_THAT(
+        message_of<CommError>([&] { decode(R"({"type":"progress","ranks":)" + ranks + "}"); }),
+        HasSubstr("'progress' has"))
+        << ranks;
+  }
 }
 
 TEST(SchedulerMessages, LeaveOutWhatAWorkerDoesNotKnow) {

@@ -2,8 +2,8 @@
 // A scheduler in a thread of the test, and what workers and strangers do with it.
 #pragma once
 
+#include <trireme/launch/connect.h>
 #include <trireme/launch/listening_socket.h>
-#include <trireme/launch/scheduler/connect.h>
 #include <trireme/launch/scheduler/scheduler.h>
 #include <trireme/launch/scheduler/worker_connection.h>
 

@@ -3,8 +3,8 @@
 #include <trireme/launch/scheduler/scheduler.h>
 
 #include <trireme/base/error.h>
+#include <trireme/launch/connect.h>
 #include <trireme/launch/listening_socket.h>
-#include <trireme/launch/scheduler/connect.h>
 #include <trireme/launch/scheduler/program_file.h>
 #include <trireme/launch/scheduler/worker_connection.h>
 #include <trireme/version.h>
@@ -439,7 +439,7 @@ TEST(WorkerConnection, RefusesASchedulerOfAnotherVersion) {
   options.timeout = 60s;
   EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{options}; }),
               AllOf(HasSubstr("has version 9.9.9 of Trireme with protocol 99, this worker has "),
-                    HasSubstr(TRIREME_VERSION " with protocol 2")));
+                    HasSubstr(TRIREME_VERSION " with protocol 3")));
 }
 
 TEST(DescribeProgram, ComparesTheWholeFile) {

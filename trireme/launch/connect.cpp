@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/launch/scheduler/connect.h>
+#include <trireme/launch/connect.h>
 
 #include <trireme/base/error.h>
 #include <trireme/base/interruption.h>

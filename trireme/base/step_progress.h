@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The progress of a rank: which step it has finished, and what it has worked on so far. A training
+// writes it after each step into a few words of memory. The launcher of the
+// rank reads it (launch/status/progress_board.h), because TRIREME_PROGRESS names memory that both
+// share. Without this variable the words belong to the process itself, where the thread of a worker
+// reads them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace trireme {
+
+/// The variable with the file and the place in it to which a rank reports: `FILE:PLACE`.
+inline constexpr const char* kProgressVariable = "TRIREME_PROGRESS";
+
+/// A step that a rank has finished.
+struct StepReport {
+  std::int64_t step = 0;      ///< the number of the step, counted from 1
+  std::int64_t of_steps = 0;  ///< the number of the last step; 0 if it is unknown
+  std::int64_t epoch = 0;     ///< the epoch, counted from 1; 0 if there are none
+  std::int64_t samples = 0;   ///< the samples of all ranks in this step
+  std::int64_t tokens = 0;    ///< the tokens of all ranks in this step; 0 if they are not counted
+  /// The time in seconds that this rank itself has worked in this step, without the time in which
+  /// it waited for other ranks; 0 if it is unknown.
+  double own_seconds = 0;
+};
+
+/// Reports a finished step of this rank. A Model does so by itself; a loop of your own calls it
+/// after each step. Costs less than a microsecond, except for the first call, which maps the
+/// memory. Warns once if TRIREME_PROGRESS cannot be used. Thread-safe.
+void report_step(const StepReport& report) noexcept;
+
+/// What a rank has reported since its process began.
+struct StepProgress {
+  std::int64_t process = 0;          ///< the process id; 0 if nothing was reported
+  std::int64_t step = 0;             ///< the last step
+  std::int64_t of_steps = 0;         ///< the number of the last step; 0 if it is unknown
+  std::int64_t epoch = 0;            ///< the epoch of the last step
+  std::int64_t reports = 0;          ///< the number of steps that were reported
+  std::int64_t samples = 0;          ///< the samples of all ranks in these steps
+  std::int64_t tokens = 0;           ///< the tokens of all ranks in these steps
+  std::int64_t own_nanoseconds = 0;  ///< the time that this rank has worked in these steps
+  std::int64_t reported_at = 0;  ///< the time of the last report in ns of std::chrono::steady_clock
+};
+
+/// The place of one rank in shared memory. One process writes, any number read. A reader that meets
+/// a write tries again, so a torn value is never returned.
+class alignas(128) ProgressPlace {
+ public:
+  /// Stores a value. Only one thread at a time may do so.
+  void write(const StepProgress& progress) noexcept;
+  /// Returns the value; std::nullopt if nothing was reported yet, or the writer has been
+  /// interrupted in the middle of a write.
+  std::optional<StepProgress> read() const noexcept;
+
+ private:
+  static constexpr std::size_t kWords = 9;
+
+  std::atomic<std::uint64_t> sequence_{0};  // odd during a write
+  std::array<std::atomic<std::int64_t>, kWords> words_{};
+};
+static_assert(sizeof(ProgressPlace) == 128);
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+/// Returns what this process has reported, if it has no place in the memory of a launcher.
+std::optional<StepProgress> own_progress() noexcept;
+
+}  // namespace trireme
