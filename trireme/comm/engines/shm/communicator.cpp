@@ -204,7 +204,8 @@ std::shared_ptr<Job> Communicator::start_all_reduce(const void* input, void* out
       Started{input, output, count, type, reduction, std::string(label), std::move(then), {}, 0});
   const auto show = [this, started] {
     const std::size_t bytes = started->count * size_of(started->type);
-    if (bytes > thresholds_.one_shot_bytes || may_be_registered(bytes) || !steps_.can_write()) {
+    if (bytes > thresholds_.one_shot_bytes || may_be_registered(bytes) ||
+        in_place_.may_apply(bytes, thresholds_) || !steps_.can_write()) {
       return false;
     }
     started->call = begin(all_reduce_of(started->count, started->type, started->reduction),

@@ -148,7 +148,7 @@ SharedPages::Found SharedPages::find(const void* data, std::size_t bytes) {
   const std::shared_ptr<File>* file = file_of(range);
   if (file == nullptr) {
     const auto noted = noted_.find(range.begin);
-    if (noted == noted_.end() || noted->second.end != range.end || noted->second.times < kNotes) {
+    if (noted == noted_.end() || noted->second.end < range.end || noted->second.times < kNotes) {
       return found;
     }
     noted_.erase(noted);
@@ -170,7 +170,7 @@ void SharedPages::note(const void* data, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   if (noted_.size() >= kMostNoted) noted_.clear();
   Noted& noted = noted_[range.begin];
-  if (noted.end != range.end) noted = {.end = range.end, .times = 0};
+  noted.end = std::max(noted.end, range.end);
   ++noted.times;
 }
 
