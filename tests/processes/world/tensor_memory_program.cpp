@@ -161,7 +161,8 @@ std::string check_collectives(const trireme::World& world) {
     at::Tensor transposed = at::full({1000, 2}, world.rank + 1, at::kFloat).t().repeat({200, 1});
     comm::all_reduce(transposed.t(), world.group);
     check(all_are(transposed, sum), "an all-reduce of a transposed tensor");
-    auto pending = comm::all_reduce_async(at::full({300'000}, world.rank + 1.0F), world.group);
+    auto pending =
+        comm::all_reduce_async(at::full({300'000}, world.rank + 1, at::kFloat), world.group);
     const at::Tensor next = at::full({300'000}, -1.0F);
     pending.wait();
     check(all_are(next, -1), "a tensor beside one that only its all-reduce holds");
