@@ -24,10 +24,6 @@ constexpr std::size_t kSmallest = std::size_t{64} << 10;
 
 // Never destroyed, because tensors may be freed after main.
 MemoryPool* pool = nullptr;
-std::shared_ptr<shm::SharedPages>& shared_pages() {
-  static auto& pages = *new std::shared_ptr<shm::SharedPages>;
-  return pages;
-}
 
 // Reports its allocations to LibTorch's profiler, as LibTorch's own allocator does.
 class PoolAllocator final : public c10::Allocator {
@@ -73,7 +69,7 @@ void share_pages_of_pool() {
       });
   pool->set_return_pages(
       [pages](MemoryPool::Range range) { pages->discard({range.begin, range.end}); });
-  shared_pages() = std::move(pages);
+  shm::SharedPages::set_of_process(std::move(pages));
 }
 
 void make_pool(bool may_share) {
@@ -117,6 +113,6 @@ TensorMemory choose_tensor_memory(std::string_view name) {
   return *decided;
 }
 
-std::shared_ptr<shm::SharedPages> shared_tensor_pages() { return shared_pages(); }
+std::shared_ptr<shm::SharedPages> shared_tensor_pages() { return shm::SharedPages::of_process(); }
 
 }  // namespace trireme::comm

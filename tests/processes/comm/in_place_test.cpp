@@ -17,7 +17,6 @@
 #include <array>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -154,7 +153,7 @@ std::uint64_t all_reduce_at(Communicator& group, float* place, int call = 0) {
   const std::uint64_t steps =
       steps_of(group, [&] { group.all_reduce(place, place, kCount, DataType::kFloat32); });
   const std::vector<float> expected = sum_of_all(group.size(), kCount, call);
-  check(std::memcmp(place, expected.data(), kCount * sizeof(float)) == 0, "the sum is right");
+  check(std::ranges::equal(expected, std::span(place, kCount)), "the sum is right");
   return steps;
 }
 

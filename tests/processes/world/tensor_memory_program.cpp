@@ -147,9 +147,10 @@ std::string check_collectives(const trireme::World& world) {
   const auto pages = comm::shared_tensor_pages();
   at::Tensor whole = at::empty({2, 300'001});
   const at::Tensor part = whole.narrow(0, 1, 1);
-  const auto sum = static_cast<float>(world.size * (world.size + 1) / 2);
+  const int sum_of_ranks = world.size * (world.size + 1) / 2;
+  const auto sum = static_cast<float>(sum_of_ranks);
   const auto all_are = [](const at::Tensor& tensor, float value) {
-    return (tensor == value).all().item<bool>();
+    return tensor.eq(value).all().item<bool>();
   };
   for (int call = 0; call < 20; ++call) {
     whole.fill_(world.rank + 1);

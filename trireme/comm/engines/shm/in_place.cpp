@@ -23,6 +23,11 @@ struct InPlace::Place {
   std::array<char, kAddressBytes> address = {};
   // The numbers of the files of the other ranks that this rank has opened.
   std::array<std::uint64_t, kMaximumRanks> opened = {};
+
+  // The bytes that a group of so many ranks exchanges.
+  static std::size_t length(std::size_t ranks) {
+    return offsetof(Place, opened) + ranks * sizeof(std::uint64_t);
+  }
 };
 
 namespace {
@@ -53,6 +58,22 @@ void synchronize(Steps& steps, const Call& call) {
     if (peer != steps.rank()) steps.await(peer, step, 0, call);
   }
   steps.finish(step);
+}
+
+// Returns whether a condition holds on all ranks.
+bool have_all(Steps& steps, const Call& call, bool holds) {
+  const std::uint64_t step = steps.take(1);
+  const std::uint64_t own = holds ? 1 : 0;
+  std::memcpy(steps.begin_write(step, sizeof(own), call), &own, sizeof(own));
+  steps.publish(step, call);
+  for (int peer = 0; peer < steps.size(); ++peer) {
+    if (peer == steps.rank()) continue;
+    std::uint64_t theirs = 0;
+    std::memcpy(&theirs, steps.await(peer, step, sizeof(theirs), call), sizeof(theirs));
+    holds = holds && theirs == 1;
+  }
+  steps.finish(step);
+  return holds;
 }
 
 // The first and last kEdge bytes of the buffers of all ranks, in their slots.
@@ -89,34 +110,38 @@ class Edges {
 InPlace::InPlace(std::shared_ptr<SharedPages> pages, int size)
     : pages_(std::move(pages)), peers_(static_cast<std::size_t>(size)) {}
 
-std::optional<SharedBuffers> InPlace::meet(Steps& steps, const Call& call, const void* data,
-                                           std::span<const std::size_t> bytes) {
-  const auto ranks = static_cast<std::size_t>(steps.size());
-  const auto own = static_cast<std::size_t>(steps.rank());
-  const auto is_needed = [&](std::size_t rank) { return bytes[rank] > 0; };
-  std::vector<Place> places(ranks);
+// Tells the other ranks where this rank's buffer lies, and which files it has opened.
+SharedPages::Found InPlace::publish(Steps& steps, const Call& call, std::uint64_t step,
+                                    const void* data, std::size_t bytes, Place& place) {
   SharedPages::Found found;
-  if (pages_ && bytes[own] >= 2 * kEdge) found = pages_->find(data, bytes[own]);
-  Place& mine = places[own];
-  mine.state = found.state;
-  mine.is_whole = found.is_whole ? 1 : 0;
-  mine.offset = found.offset;
+  if (pages_ && bytes >= 2 * kEdge) found = pages_->find(data, bytes);
+  place.state = found.state;
+  place.is_whole = found.is_whole ? 1 : 0;
+  place.offset = found.offset;
   if (found.file) {
-    mine.number = found.file->number;
+    place.number = found.file->number;
     const std::string& address = found.file->address;
-    if (address.size() < mine.address.size()) {
-      std::memcpy(mine.address.data(), address.data(), address.size());
+    if (address.size() < place.address.size()) {
+      std::memcpy(place.address.data(), address.data(), address.size());
     } else {
-      mine.state = State::kPrivate;
+      place.state = State::kPrivate;
     }
   }
-  for (std::size_t peer = 0; peer < ranks; ++peer) mine.opened[peer] = peers_[peer].number;
-
-  const std::size_t length = offsetof(Place, opened) + ranks * sizeof(std::uint64_t);
-  const std::uint64_t step = steps.take(1);
-  std::memcpy(steps.begin_write(step, length, call), &mine, length);
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) place.opened[peer] = peers_[peer].number;
+  const std::size_t length = Place::length(peers_.size());
+  std::memcpy(steps.begin_write(step, length, call), &place, length);
   steps.publish(step, call);
-  for (std::size_t peer = 0; peer < ranks; ++peer) {
+  return found;
+}
+
+std::optional<SharedBuffers> InPlace::meet(Steps& steps, const Call& call, const void* data,
+                                           std::span<const std::size_t> bytes) {
+  const auto own = static_cast<std::size_t>(steps.rank());
+  std::vector<Place> places(bytes.size());
+  const std::uint64_t step = steps.take(1);
+  SharedPages::Found found = publish(steps, call, step, data, bytes[own], places[own]);
+  const std::size_t length = Place::length(places.size());
+  for (std::size_t peer = 0; peer < places.size(); ++peer) {
     if (peer == own) continue;
     std::memcpy(&places[peer], steps.await(static_cast<int>(peer), step, length, call), length);
   }
@@ -126,13 +151,13 @@ std::optional<SharedBuffers> InPlace::meet(Steps& steps, const Call& call, const
   bool all_can = true;
   bool all_are = true;
   bool all_opened = true;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    if (!is_needed(rank)) continue;
-    all_can = all_can && places[rank].state != State::kPrivate;
-    all_are = all_are && places[rank].state == State::kShared;
-    for (std::size_t reader = 0; reader < ranks; ++reader) {
-      all_opened =
-          all_opened && (reader == rank || places[reader].opened[rank] == places[rank].number);
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    if (bytes[rank] == 0) continue;
+    const Place& place = places[rank];
+    all_can = all_can && place.state != State::kPrivate;
+    all_are = all_are && place.state == State::kShared;
+    for (std::size_t reader = 0; reader < places.size(); ++reader) {
+      all_opened = all_opened && (reader == rank || places[reader].opened[rank] == place.number);
     }
   }
   if (!all_are) {
@@ -147,29 +172,15 @@ std::optional<SharedBuffers> InPlace::meet(Steps& steps, const Call& call, const
   } catch (const ConfigError& error) {
     problem = error.what();
   }
-  if (!all_opened) {
-    // Each rank has tried for the first time. Only if all have succeeded, they go on in place.
-    const std::uint64_t last = steps.take(1);
-    const std::uint64_t is_open = problem.empty() ? 1 : 0;
-    std::memcpy(steps.begin_write(last, sizeof(is_open), call), &is_open, sizeof(is_open));
-    steps.publish(last, call);
-    bool all_succeeded = problem.empty();
-    for (std::size_t peer = 0; peer < ranks; ++peer) {
-      if (peer == own) continue;
-      std::uint64_t theirs = 0;
-      std::memcpy(&theirs, steps.await(static_cast<int>(peer), last, sizeof(theirs), call),
-                  sizeof(theirs));
-      all_succeeded = all_succeeded && theirs == 1;
-    }
-    steps.finish(last);
-    if (!all_succeeded) {
-      is_enabled_ = false;
-      found.use.finish();
-      return std::nullopt;
-    }
-  } else if (!problem.empty()) {
+  if (all_opened && !problem.empty()) {
     steps.member().fail(steps.rank(), call, problem,
                         "raise the limit, or choose TRIREME_TENSOR_MEMORY=private");
+  }
+  // Where a rank has tried for the first time, they go on in place only if all have succeeded.
+  if (!all_opened && !have_all(steps, call, problem.empty())) {
+    is_enabled_ = false;
+    found.use.finish();
+    return std::nullopt;
   }
   buffers->use = std::move(found.use);
   return buffers;

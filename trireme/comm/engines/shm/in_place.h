@@ -66,6 +66,8 @@ class InPlace {
     std::uint64_t number = 0;  // of the file
     std::shared_ptr<PeerPages> pages;
   };
+  SharedPages::Found publish(Steps& steps, const Call& call, std::uint64_t step, const void* data,
+                             std::size_t bytes, Place& place);
   std::optional<SharedBuffers> map_all(std::span<const Place> places,
                                        std::span<const std::size_t> bytes, int rank,
                                        const void* data);

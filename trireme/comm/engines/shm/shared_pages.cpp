@@ -113,6 +113,30 @@ SharedPages::~SharedPages() {
   forks.all.erase(this);
 }
 
+namespace {
+
+struct OfProcess {
+  std::mutex mutex;  // guards pages
+  std::shared_ptr<SharedPages> pages;
+};
+
+OfProcess& of_this_process() {
+  static OfProcess& all = *new OfProcess;  // tensors may be freed after main
+  return all;
+}
+
+}  // namespace
+
+void SharedPages::set_of_process(std::shared_ptr<SharedPages> pages) {
+  const std::lock_guard lock(of_this_process().mutex);
+  of_this_process().pages = std::move(pages);
+}
+
+std::shared_ptr<SharedPages> SharedPages::of_process() {
+  const std::lock_guard lock(of_this_process().mutex);
+  return of_this_process().pages;
+}
+
 SharedPages::Use::Use(Use&& other) noexcept
     : owner_(std::exchange(other.owner_, nullptr)), place_(other.place_) {}
 

@@ -40,6 +40,11 @@ class SharedPages {
   SharedPages(const SharedPages&) = delete;
   SharedPages& operator=(const SharedPages&) = delete;
 
+  /// Sets the pages of this process that its groups use in place. Null, the default, if there are
+  /// none. Groups that are connected already do not notice.
+  static void set_of_process(std::shared_ptr<SharedPages> pages);
+  static std::shared_ptr<SharedPages> of_process();
+
   /// A file that holds pages.
   struct File {
     Segment segment;

@@ -5,7 +5,6 @@
 #include <trireme/comm/engines/shm/shm_connection.h>
 #include <trireme/comm/monitor/dump.h>
 #include <trireme/comm/monitor/watchdog.h>
-#include <trireme/comm/tensor_memory.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -73,7 +72,7 @@ c10::intrusive_ptr<c10d::Backend> connect_shm(const EngineContext& context) {
   }
   return c10::make_intrusive<AdapterBackend>(
       std::make_shared<ShmConnection>(shm::Communicator::connect(
-          context.rank, context.size, store, std::move(options), shared_tensor_pages())),
+          context.rank, context.size, store, std::move(options), shm::SharedPages::of_process())),
       context.timeout);
 }
 
