@@ -86,6 +86,7 @@ Finding look_at_tensor_memory() {
     const std::string asked = Settings::from(Environment::of_process()).tensor_memory;
     const comm::TensorMemory memory = comm::choose_tensor_memory(asked);
     finding.text = memory.is_pool ? "a pool" : "LibTorch's own: " + memory.reason;
+    if (memory.is_pool && !comm::shared_tensor_pages()) finding.text += " of private memory";
   } catch (const ConfigError& error) {
     finding.is_good = false;
     finding.text = error.what();

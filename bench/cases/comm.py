@@ -5,8 +5,10 @@ All programs run the same loop (bench/multi/comm_loop.h): in place where the col
 anew before each operation, results verified, no process bound to a core. Where there are more ranks than cores MPI is
 told to give cores away, as ours does; MPICH cannot (its library never calls sched_yield), needs milliseconds for each
 operation then, and is left out there. So is oneCCL, which polls as well: with CCL_YIELD=sched_yield it took 10 to 20 ms. Where each
-rank has a core, oneCCL does without its threads (CCL_WORKER_OFFLOAD=0), which need more cores: with them 4 B took 0.2 ms or more. `/raw` is the shared-memory engine without LibTorch, the plain name is Group over
-that engine; `/registered` is Group with tensors that the ranks share, against one memcpy of as many bytes. Records of
+rank has a core, oneCCL does without its threads (CCL_WORKER_OFFLOAD=0), which need more cores: with them 4 B took 0.2 ms or more.
+`/raw` is the shared-memory engine without LibTorch, the plain name is Group over
+that engine; `/registered` is Group with tensors that the ranks share, against one memcpy of as many bytes, and `/tensors` the same
+with ordinary tensors, which the ranks share after some calls. Records of
 `added_time` have our raw engine as `plain`: `/recorder` is what recording one operation takes. `waiting` is the time that the
 busiest of some ranks uses a core while all wait for one, against the time that they wait.
 """
@@ -89,6 +91,8 @@ def comparisons(num_ranks, programs, mpi_names):
         key = f"all_reduce/{REGISTERED_SIZE}"
         yield Comparison(f"all_reduce/float32/{REGISTERED_SIZE}B/{num_ranks}ranks/registered", "registered", "memcpy",
                          "memcpy", key, f"all_gather/{REGISTERED_SIZE}")
+        yield Comparison(f"all_reduce/float32/{REGISTERED_SIZE}B/{num_ranks}ranks/tensors", "tensors", "memcpy",
+                         "memcpy", key, f"all_gather/{REGISTERED_SIZE}")
 
 
 def sweep(num_ranks):
@@ -106,6 +110,8 @@ def sweep(num_ranks):
     programs["waiting"] = Program((BIN / "bench_comm_raw", "--ranks", num_ranks, "--wait"), figures)
     if num_ranks == 2:
         programs["registered"] = group(num_ranks, words(all_reduce=[REGISTERED_SIZE]), "--engine", "shm", "--registered")
+        # The last of these counts, in which the tensor, the same piece of the pool as before, is shared.
+        programs["tensors"] = group(num_ranks, words(all_reduce=[REGISTERED_SIZE] * 5), "--engine", "shm", "--tensors")
         programs["memcpy"] = Program((BIN / "bench_comm_raw", "--memcpy", *words(all_gather=[REGISTERED_SIZE])), figures)
     return Sweep(f"{num_ranks} ranks", programs, tuple(comparisons(num_ranks, programs, mpi)), SMOKE)
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communication benchmark through Group, over any engine: over the shared-memory engine it is
 // ours, over LibTorch's Gloo a peer. --layer chooses how all_reduce is called, --registered takes
-// memory that the ranks share.
+// memory that the ranks share, --tensors the memory of ordinary tensors.
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <CLI/CLI.hpp>
 #include <bench/multi/comm_loop.h>
@@ -44,21 +45,26 @@ c10::intrusive_ptr<c10d::ProcessGroup> process_group_of(const comm::Group& group
 
 class GroupEngine final : public bench::Engine {
  public:
-  GroupEngine(trireme::World world, Layer layer, bool registered)
-      : world_(std::move(world)), group_(world_.group), layer_(layer), registered_(registered) {
+  GroupEngine(trireme::World world, Layer layer, bool registered, bool tensors)
+      : world_(std::move(world)),
+        group_(world_.group),
+        layer_(layer),
+        registered_(registered),
+        tensors_(tensors) {
     if (layer_ == Layer::kProcessGroup) process_group_ = process_group_of(group_);
   }
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
 
   float* allocate(std::size_t count) override {
-    if (!registered_) return Engine::allocate(count);
-    shared_ = comm::zeros_registered({as_size(count)}, at::kFloat, group_);
-    return shared_.mutable_data_ptr<float>();
+    if (!registered_ && !tensors_) return Engine::allocate(count);
+    memory_ = registered_ ? comm::zeros_registered({as_size(count)}, at::kFloat, group_)
+                          : at::empty({as_size(count)}, at::kFloat);
+    return memory_.mutable_data_ptr<float>();
   }
   void release(float* memory) noexcept override {
-    if (registered_) {
-      shared_.reset();
+    if (registered_ || tensors_) {
+      memory_.reset();
     } else {
       Engine::release(memory);
     }
@@ -127,7 +133,8 @@ class GroupEngine final : public bench::Engine {
   comm::Group group_;
   Layer layer_;
   bool registered_;
-  at::Tensor shared_;  // of the case that runs
+  bool tensors_;
+  at::Tensor memory_;  // of the case that runs
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
   std::vector<at::Tensor> inputs_;
   std::vector<at::Tensor> outputs_;
@@ -139,14 +146,16 @@ int main(int argc, char** argv) try {
   std::string engine = "auto";
   Layer layer = Layer::kGroup;
   bool registered = false;
+  bool tensors = false;
   const bench::Plan plan = bench::parse(argc, argv, [&](CLI::App& app) {
     app.add_option("--engine", engine, "of the group");
     app.add_option("--layer", layer, "group, async or process_group")
         ->transform(CLI::CheckedTransformer(kLayers));
     app.add_flag("--registered", registered, "memory that the ranks share");
+    app.add_flag("--tensors", tensors, "memory of ordinary tensors");
   });
   GroupEngine group(trireme::init({.engine = engine, .timeout = {}, .tensor_memory = {}}), layer,
-                    registered);
+                    registered, tensors);
   bench::measure(plan, group);
   return 0;
 } catch (const std::exception& error) {

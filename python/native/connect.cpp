@@ -5,6 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/engine.h>
 #include <trireme/comm/monitor/watchdog.h>
+#include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/torch_version.h>
 #include <trireme/launch/store/rendezvous.h>
 
@@ -66,6 +67,7 @@ std::shared_ptr<comm::Watchdog> watchdog_of(const GroupRequest& request,
 comm::Group connect_group(const GroupRequest& request) {
   comm::check_torch_version();
   const Settings settings = Settings::from(Environment::of_process());
+  comm::choose_tensor_memory(settings.tensor_memory);  // for tensors that are made from now on
   const int round = next_round(*request.store, request.rank);
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>(join_message("trireme/", round, "/"), request.store);

@@ -6,6 +6,7 @@ Gloo adds the ranks in another order than Trireme where there are more than two,
 from __future__ import annotations
 
 import itertools
+import os
 import unittest
 from typing import Callable
 
@@ -317,6 +318,25 @@ def sparse_tensors_are_added(rank: int, size: int) -> None:
         dist.all_reduce(tensor, group=group)
         return tensor.to_dense()
     as_gloo(call) if size == 2 else call(None)
+
+
+def tensors_that_are_reduced_often_are_used_in_place(rank: int, size: int) -> None:
+    tensor = torch.empty(500_000)
+    start = tensor.data_ptr()
+    for call in range(12):
+        tensor.fill_(rank + call)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, torch.full_like(tensor, sum(range(size)) + size * call))
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        shared = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps if "memfd:trireme" in line and " rw-s " in line]
+    assert any(begin <= start < end for begin, end in shared), "the tensor is not shared"
+    # A forked process has its own.
+    child = os.fork()
+    if child == 0:
+        tensor.fill_(-1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.equal(tensor, torch.full_like(tensor, sum(range(size)) + size * 11))
 
 
 def barriers_meet(rank: int, size: int) -> None:

@@ -77,8 +77,8 @@ struct Settings {
   /// reduced at the same time. It applies if the plan does not set a number. Default 1.
   int allreduce_streams = 1;
 
-  /// TRIREME_TENSOR_MEMORY: the allocator of CPU tensors, `pool`, `libtorch` or `auto`. With
-  /// `auto`, the memory pool is used unless a known reason speaks against it. Default `auto`.
+  /// TRIREME_TENSOR_MEMORY: the allocator of CPU tensors, `pool`, `private`, `libtorch` or `auto`
+  /// (comm/tensor_memory.h). With `auto`, the pool is used unless a reason speaks against it.
   std::string tensor_memory = "auto";
 
   /// TRIREME_CHECK: with `values`, arguments and values that must be equal on all ranks are

@@ -46,7 +46,7 @@ MemoryPool::MemoryPool(std::size_t bytes) {
   ::munmap(end_, static_cast<std::size_t>(first + size + kHugePage - end_));
   ::madvise(begin_, size, MADV_HUGEPAGE);  // only a hint: kernels without huge pages refuse it
   usable_end_ = touched_end_ = highest_ = highest_before_ = begin_;
-  pieces_[begin_] = {.bytes = size};
+  pieces_[begin_] = {.bytes = size, .is_free = true, .requested = 0};
   free_.emplace(size, begin_);
 }
 
@@ -70,10 +70,10 @@ void* MemoryPool::allocate(std::size_t bytes) {
   if (!make_usable(data + size)) return nullptr;
   free_.erase(best);
   if (its_size > size) {
-    pieces_[data + size] = {.bytes = its_size - size};
+    pieces_[data + size] = {.bytes = its_size - size, .is_free = true, .requested = 0};
     free_.emplace(its_size - size, data + size);
   }
-  pieces_[data] = {.bytes = size, .is_free = false};
+  pieces_[data] = {.bytes = size, .is_free = false, .requested = bytes};
   note_use(data + size);
   return data;
 }
@@ -95,7 +95,11 @@ void MemoryPool::note_use(std::byte* end) {
 
 void MemoryPool::give_back_above(std::byte* end) {
   if (end >= touched_end_) return;
-  ::madvise(end, static_cast<std::size_t>(touched_end_ - end), MADV_DONTNEED);
+  if (return_pages_) {
+    return_pages_({end, touched_end_});
+  } else {
+    ::madvise(end, static_cast<std::size_t>(touched_end_ - end), MADV_DONTNEED);
+  }
   touched_end_ = end;
 }
 
@@ -120,6 +124,24 @@ void MemoryPool::release(void* data) {
     piece = join(piece, next);
   }
   if (piece != pieces_.begin() && std::prev(piece)->second.is_free) join(std::prev(piece), piece);
+}
+
+MemoryPool::Range MemoryPool::whole_pages(const void* data, std::size_t bytes) const {
+  if (!owns(data)) return {};
+  // Addresses of the range are those of this pool, which may change them.
+  std::byte* const first = begin_ + (static_cast<const std::byte*>(data) - begin_);
+  const std::lock_guard lock(mutex_);
+  auto next = pieces_.upper_bound(first);
+  if (next == pieces_.begin()) return {};
+  const auto& [start, piece] = *std::prev(next);
+  const auto offset = static_cast<std::size_t>(first - start);
+  if (piece.is_free || offset > piece.requested || bytes > piece.requested - offset) return {};
+  std::byte* const begin = start + round_up(offset, kAlignment);
+  // What follows the requested bytes of a block belongs to nobody.
+  const std::size_t last = offset + bytes;
+  std::byte* const end =
+      start + (last == piece.requested ? piece.bytes : last / kAlignment * kAlignment);
+  return begin < end ? Range{begin, end} : Range{};
 }
 
 std::size_t MemoryPool::extent() const {

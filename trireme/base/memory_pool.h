@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -41,6 +42,26 @@ class MemoryPool {
   /// @param data a pointer returned by allocate().
   void release(void* data);
 
+  /// A range of addresses.
+  struct Range {
+    std::byte* begin = nullptr;
+    std::byte* end = nullptr;
+  };
+
+  /// Returns the range of all blocks.
+  Range range() const noexcept { return {begin_, end_}; }
+
+  /// Returns the pages that hold these bytes of one allocated block and no others that anybody may
+  /// use. Empty (both ends null) if there are none, or the bytes do not lie in one block.
+  Range whole_pages(const void* data, std::size_t bytes) const;
+
+  /// Sets the function that returns pages to the system, in place of madvise(). Afterwards the
+  /// pages must read as zeros or anything else, and be writable. It is called with the pool locked.
+  /// Set it before the first allocation.
+  void set_return_pages(std::function<void(Range)> return_pages) {
+    return_pages_ = std::move(return_pages);
+  }
+
   /// Returns true if the address lies in the range of this pool.
   bool owns(const void* data) const noexcept { return data >= begin_ && data < end_; }
 
@@ -58,6 +79,7 @@ class MemoryPool {
   struct Piece {
     std::size_t bytes = 0;
     bool is_free = true;
+    std::size_t requested = 0;  // of these bytes
   };
   using Pieces = std::map<std::byte*, Piece>;  // covers the whole range without gaps
 
@@ -77,6 +99,7 @@ class MemoryPool {
   std::byte* highest_ = nullptr;
   std::byte* highest_before_ = nullptr;
   int num_taken_ = 0;  // allocations in the current period
+  std::function<void(Range)> return_pages_;
 };
 
 }  // namespace trireme

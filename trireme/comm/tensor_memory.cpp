@@ -4,14 +4,17 @@
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
 #include <trireme/base/memory_pool.h>
+#include <trireme/comm/engines/shm/shared_pages.h>
 
 #include <c10/core/CPUAllocator.h>
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <pthread.h>
 
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 namespace trireme::comm {
 namespace {
@@ -57,9 +60,23 @@ bool is_malloc_of_the_c_library() {
          object_of(reinterpret_cast<const void*>(&::gnu_get_libc_version));
 }
 
-void make_pool() {
+void share_pages_of_pool() {
+  const auto [begin, end] = pool->range();
+  auto pages = std::make_shared<shm::SharedPages>(
+      shm::SharedPages::Range{begin, end}, [](const void* data, std::size_t bytes) {
+        const auto found = pool->whole_pages(data, bytes);
+        return shm::SharedPages::Range{found.begin, found.end};
+      });
+  pool->set_return_pages(
+      [pages](MemoryPool::Range range) { pages->discard({range.begin, range.end}); });
+  shm::SharedPages::set_of_process(std::move(pages));
+}
+
+void make_pool(bool may_share) {
   // Twice the available memory, because fragments leave part of the range unused.
   pool = new MemoryPool(2 * static_cast<std::size_t>(available_memory()));
+  // The pool, which calls the pages, is locked before them at a fork: handlers run last to first.
+  if (may_share) share_pages_of_pool();
   ::pthread_atfork([] { pool->lock(); }, [] { pool->unlock(); }, [] { pool->unlock(); });
   c10::SetCPUAllocator(new PoolAllocator);
 }
@@ -73,7 +90,7 @@ TensorMemory decide(std::string_view name) {
     if (!is_malloc_of_the_c_library()) return {.reason = "malloc is not the C library's"};
   }
   try {
-    make_pool();
+    make_pool(name != "private");
   } catch (const ConfigError& error) {
     if (name != "auto") throw;
     return {.reason = error.what()};
@@ -84,9 +101,9 @@ TensorMemory decide(std::string_view name) {
 }  // namespace
 
 TensorMemory choose_tensor_memory(std::string_view name) {
-  if (name != "auto" && name != "pool" && name != "libtorch") {
+  if (name != "auto" && name != "pool" && name != "private" && name != "libtorch") {
     throw ConfigError(join_message("tensor memory (TRIREME_TENSOR_MEMORY) is '", name,
-                                   "', expected auto, pool or libtorch"),
+                                   "', expected auto, pool, private or libtorch"),
                       "correct it, or leave it to the default, auto");
   }
   static std::mutex mutex;
@@ -95,5 +112,7 @@ TensorMemory choose_tensor_memory(std::string_view name) {
   if (!decided) decided = decide(name);
   return *decided;
 }
+
+std::shared_ptr<shm::SharedPages> shared_tensor_pages() { return shm::SharedPages::of_process(); }
 
 }  // namespace trireme::comm

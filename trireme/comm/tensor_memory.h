@@ -5,8 +5,13 @@
 // page faults (docs/decisions/0009-tensors-have-a-pool-of-memory.md).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
+
+namespace trireme::shm {
+class SharedPages;
+}
 
 namespace trireme::comm {
 
@@ -23,14 +28,20 @@ struct TensorMemory {
 /// call chooses; later calls return its result.
 ///
 /// @param name one of these:
-/// - `pool`: the pool;
+/// - `pool`: the pool. Collectives over shared memory may use its tensors in place
+///   (engines/shm/shared_pages.h);
+/// - `private`: the pool, of which no memory is ever shared with other processes;
 /// - `libtorch`: the present allocator of LibTorch;
 /// - `auto`: the pool, with three exceptions. LibTorch's allocator stays if the program has given
 ///   LibTorch another allocator, if addresses cannot be reserved, or if malloc is not that of the C
 ///   library. The last is the case with an allocator, sanitizer or profiler that the user has
 ///   loaded.
 ///
-/// @throws ConfigError for another name, and for `pool` if addresses cannot be reserved.
+/// @throws ConfigError for another name, and for `pool` and `private` if addresses cannot be
+/// reserved.
 TensorMemory choose_tensor_memory(std::string_view name);
+
+/// Returns the pages of the pool that collectives may use in place, or null if there are none.
+std::shared_ptr<shm::SharedPages> shared_tensor_pages();
 
 }  // namespace trireme::comm

@@ -23,7 +23,7 @@ struct InitOptions {
   std::optional<std::string> engine;
   /// The deadline of the rendezvous of all ranks, and of each collective afterwards. More than 0.
   std::optional<std::chrono::milliseconds> timeout;
-  /// The allocator of tensors on the CPU: `auto`, `pool` or `libtorch` (comm/tensor_memory.h).
+  /// The allocator of CPU tensors: `auto`, `pool`, `private` or `libtorch` (comm/tensor_memory.h).
   std::optional<std::string> tensor_memory;
 };
 

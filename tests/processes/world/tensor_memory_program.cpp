@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes tensors before and after init(), and prints where init() lets LibTorch take their memory
 // and how much memory the process has beside that of its tensors.
+#include <trireme/comm/collectives.h>
+#include <trireme/comm/engines/shm/shared_pages.h>
 #include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/world.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>
@@ -136,13 +139,46 @@ double memory_for_each_byte() {
   return static_cast<double>(most_resident) / static_cast<double>(most);
 }
 
+// Tensors that collectives use again and again are used in place: whole, in parts, and transposed.
+// Returns what became of their memory.
+std::string check_collectives(const trireme::World& world) {
+  namespace comm = trireme::comm;
+  if (world.size == 1) return "";
+  const auto pages = comm::shared_tensor_pages();
+  at::Tensor whole = at::empty({2, 300'001});
+  const at::Tensor part = whole.narrow(0, 1, 1);
+  const int sum_of_ranks = world.size * (world.size + 1) / 2;
+  const auto sum = static_cast<float>(sum_of_ranks);
+  const auto all_are = [](const at::Tensor& tensor, float value) {
+    return tensor.eq(value).all().item<bool>();
+  };
+  for (int call = 0; call < 20; ++call) {
+    whole.fill_(world.rank + 1);
+    comm::all_reduce(whole, world.group);
+    check(all_are(whole, sum), "an all-reduce of a whole tensor");
+    part.fill_(world.rank + 1);
+    comm::all_reduce(part, world.group);
+    check(all_are(whole, sum), "an all-reduce of a part of a tensor");
+    at::Tensor transposed = at::full({1000, 2}, world.rank + 1, at::kFloat).t().repeat({200, 1});
+    comm::all_reduce(transposed.t(), world.group);
+    check(all_are(transposed, sum), "an all-reduce of a transposed tensor");
+    auto pending =
+        comm::all_reduce_async(at::full({300'000}, world.rank + 1, at::kFloat), world.group);
+    const at::Tensor next = at::full({300'000}, -1.0F);
+    pending.wait();
+    check(all_are(next, -1), "a tensor beside one that only its all-reduce holds");
+  }
+  if (!pages) return ", nothing shared";
+  return pages->shared_bytes() >= whole.nbytes() ? ", used in place" : ", copied";
+}
+
 }  // namespace
 
 int main() try {
   at::set_num_threads(1);  // threads of OpenMP do not survive a fork
   const at::Tensor before = at::ones({50'000});
   const trireme::World world = trireme::init();
-  const auto memory = trireme::comm::choose_tensor_memory("auto");
+  const auto memory = trireme::comm::choose_tensor_memory("auto");  // what init() has chosen
   check(memory.is_pool == (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()),
         "the allocator is that which is named");
   const double for_each_byte = memory_for_each_byte();
@@ -151,10 +187,11 @@ int main() try {
   check_other_threads_and_processes();
   check_too_much();
   check_lookups();
+  const std::string in_place = check_collectives(world);
   check(before.sum().item<float>() == 50'000, "tensors made before keep their memory");
   std::cout << "rank " << world.rank << ": "
             << (memory.is_pool ? "a pool" : "LibTorch's own, because " + memory.reason) << ", "
-            << for_each_byte << " of what tensors need\n";
+            << for_each_byte << " of what tensors need" << in_place << '\n';
   return 0;
 } catch (const std::exception& error) {
   std::cerr << error.what() << '\n';

@@ -45,6 +45,16 @@ TEST(TensorMemory, IsAPoolOnEveryRank) {
   EXPECT_THAT(finished.output, AllOf(HasSubstr("rank 0: a pool"), HasSubstr("rank 1: a pool")));
 }
 
+TEST(TensorMemory, IsUsedInPlaceByCollectives) {
+  const std::string ranks = kTrireme + " run -n 2 --output all -- " + kProgram;
+  const Finished finished = shell(ranks);
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(finished.output, HasSubstr(" of what tensors need, used in place"));
+  const Finished apart = shell("TRIREME_TENSOR_MEMORY=private " + ranks);
+  EXPECT_EQ(apart.code, 0) << apart.output;
+  EXPECT_THAT(apart.output, AllOf(HasSubstr("rank 1: a pool, "), HasSubstr(", nothing shared")));
+}
+
 TEST(TensorMemory, StaysWhereAddressesAreLimited) {
   const std::string limited = "ulimit -v 4000000; " + kProgram;
   const Finished finished = shell(limited);
@@ -66,6 +76,8 @@ TEST(TensorMemory, StaysWhereSomebodyHasReplacedMalloc) {
 
 TEST(TensorMemory, IsNamedByDoctor) {
   EXPECT_THAT(shell(kTrireme + " doctor").output, HasSubstr("ok    tensor memory     a pool\n"));
+  EXPECT_THAT(shell("TRIREME_TENSOR_MEMORY=private " + kTrireme + " doctor").output,
+              HasSubstr("ok    tensor memory     a pool of private memory\n"));
   EXPECT_THAT(shell("TRIREME_TENSOR_MEMORY=libtorch " + kTrireme + " doctor").output,
               HasSubstr("ok    tensor memory     LibTorch's own: tensor memory is 'libtorch'"));
   EXPECT_THAT(shell("TRIREME_TENSOR_MEMORY=jemalloc " + kTrireme + " doctor").output,
@@ -85,7 +97,7 @@ TEST(TensorMemory, RefusesOtherNames) {
   EXPECT_EQ(finished.code, 1);
   EXPECT_THAT(finished.output,
               HasSubstr("tensor memory (TRIREME_TENSOR_MEMORY) is 'jemalloc', expected auto, "
-                        "pool or libtorch"));
+                        "pool, private or libtorch"));
 }
 
 }  // namespace

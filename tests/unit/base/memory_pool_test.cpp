@@ -13,6 +13,7 @@
 #include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace trireme {
@@ -163,6 +164,28 @@ TEST(MemoryPool, SaysThatAddressesAreLimited) {
       message_of<ConfigError>([] { const MemoryPool pool(std::size_t{1} << 60); });
   EXPECT_THAT(message, HasSubstr("cannot reserve 1099511627776 MiB of addresses"));
   EXPECT_THAT(message, HasSubstr("hint: raise the limit of addresses (ulimit -v)"));
+}
+
+TEST(MemoryPool, KnowsPagesThatHoldNothingElse) {
+  MemoryPool pool(kAll);
+  auto* const data = static_cast<std::byte*>(pool.allocate(3 * 4096 + 100));
+  constexpr std::size_t kPage = MemoryPool::kAlignment;
+  const auto pages = [&](std::size_t offset, std::size_t bytes) {
+    const MemoryPool::Range range = pool.whole_pages(data + offset, bytes);
+    return range.begin == nullptr
+               ? std::pair<std::ptrdiff_t, std::ptrdiff_t>{-1, -1}
+               : std::pair<std::ptrdiff_t, std::ptrdiff_t>{range.begin - data, range.end - data};
+  };
+  using Pair = std::pair<std::ptrdiff_t, std::ptrdiff_t>;
+  EXPECT_EQ(pages(0, 3 * kPage + 100), Pair(0, 4 * kPage)) << "nobody uses the rest of the block";
+  EXPECT_EQ(pages(0, 3 * kPage + 99), Pair(0, 3 * kPage));
+  EXPECT_EQ(pages(1, 3 * kPage + 99), Pair(kPage, 4 * kPage));
+  EXPECT_EQ(pages(1, kPage), Pair(-1, -1)) << "no whole page";
+  EXPECT_EQ(pages(0, 3 * kPage + 101), Pair(-1, -1)) << "more than the block";
+  const int elsewhere = 0;
+  EXPECT_EQ(pool.whole_pages(&elsewhere, 1).begin, nullptr);
+  pool.release(data);
+  EXPECT_EQ(pages(0, kPage), Pair(-1, -1)) << "the block is free";
 }
 
 }  // namespace

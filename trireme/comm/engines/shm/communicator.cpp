@@ -77,7 +77,8 @@ void Communicator::run(Operation operation, std::string_view label, const Body& 
 }
 
 std::shared_ptr<Communicator> Communicator::connect(int rank, int size, RendezvousStore& store,
-                                                    Options options) {
+                                                    Options options,
+                                                    std::shared_ptr<SharedPages> pages) {
   if (size < 1 || size > kMaximumRanks || rank < 0 || rank >= size) {
     throw UsageError(join_message("a shared-memory group has 1 to ", kMaximumRanks,
                                   " ranks; this is rank ", rank, " of ", size),
@@ -88,10 +89,14 @@ std::shared_ptr<Communicator> Communicator::connect(int rank, int size, Rendezvo
   const Layout layout = make_layout(size);
   Segment segment = share_memory(call, layout.bytes());
   std::shared_ptr<Communicator> communicator(
-      new Communicator(std::move(segment), layout, rank, options));
+      new Communicator(std::move(segment), layout, rank, options, std::move(pages)));
   // A rank that holds no lock counts as dead. So nobody may check locks before all ranks have
   // joined.
-  call.exchange_answers("joined", "yes");
+  const bool can_share = communicator->in_place_.is_possible();
+  const auto answers = call.exchange_answers("joined", can_share ? "yes" : "without shared pages");
+  if (size > 1 && std::ranges::all_of(answers, [](const auto& text) { return text == "yes"; })) {
+    communicator->in_place_.enable();
+  }
   if (size > 1) {
     // The call has number 0 and no record, because the program did not make it.
     const Call first{{.kind = Kind::kBarrier}, std::chrono::steady_clock::now(), nullptr};
@@ -101,9 +106,11 @@ std::shared_ptr<Communicator> Communicator::connect(int rank, int size, Rendezvo
   return communicator;
 }
 
-Communicator::Communicator(Segment segment, const Layout& layout, int rank, Options options)
+Communicator::Communicator(Segment segment, const Layout& layout, int rank, Options options,
+                           std::shared_ptr<SharedPages> pages)
     : member_(std::move(segment), layout, rank, std::move(options)),
       steps_(member_),
+      in_place_(std::move(pages), layout.size),
       point_to_point_(member_),
       end_of_collectives_{*this} {}
 
@@ -163,6 +170,14 @@ void Communicator::all_reduce(const void* input, void* output, std::size_t count
             return all_reduce_registered(steps_, call, buffers, count, type, reduction);
           }
         }
+        if (in_place_.may_apply(bytes, thresholds_)) {
+          const std::vector<std::size_t> lengths(static_cast<std::size_t>(size()), bytes);
+          if (auto buffers =
+                  in_place_.meet(steps_, call, input == output ? input : nullptr, lengths)) {
+            all_reduce_in_place(steps_, call, *buffers, count, type, reduction);
+            return buffers->finish();
+          }
+        }
         shm::all_reduce(steps_, call, input, output, count, type, reduction, thresholds_);
       },
       digest_of(reduction));
@@ -189,7 +204,8 @@ std::shared_ptr<Job> Communicator::start_all_reduce(const void* input, void* out
       Started{input, output, count, type, reduction, std::string(label), std::move(then), {}, 0});
   const auto show = [this, started] {
     const std::size_t bytes = started->count * size_of(started->type);
-    if (bytes > thresholds_.one_shot_bytes || may_be_registered(bytes) || !steps_.can_write()) {
+    if (bytes > thresholds_.one_shot_bytes || may_be_registered(bytes) ||
+        in_place_.may_apply(bytes, thresholds_) || !steps_.can_write()) {
       return false;
     }
     started->call = begin(all_reduce_of(started->count, started->type, started->reduction),
@@ -243,7 +259,17 @@ void Communicator::broadcast(void* data, std::size_t bytes, int root, std::strin
        .type = type,
        .root = static_cast<std::int8_t>(root),
        .count = bytes / size_of(type)},
-      label, [&](const Call& call) { shm::broadcast(steps_, call, data, bytes, root); });
+      label, [&](const Call& call) {
+        if (in_place_.may_apply(bytes, thresholds_)) {
+          std::vector<std::size_t> lengths(static_cast<std::size_t>(size()));
+          lengths[static_cast<std::size_t>(root)] = bytes;  // nobody needs the memory of the others
+          if (auto buffers = in_place_.meet(steps_, call, data, lengths)) {
+            broadcast_in_place(steps_, call, *buffers, data, bytes, root);
+            return buffers->finish();
+          }
+        }
+        shm::broadcast(steps_, call, data, bytes, root);
+      });
 }
 
 void Communicator::all_gather(const void* input, std::span<void* const> outputs,
@@ -254,7 +280,16 @@ void Communicator::all_gather(const void* input, std::span<void* const> outputs,
       {.kind = Kind::kAllGather,
        .type = type,
        .count = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}) / size_of(type)},
-      label, [&](const Call& call) { shm::all_gather(steps_, call, input, outputs, bytes); },
+      label,
+      [&](const Call& call) {
+        if (!bytes.empty() && in_place_.may_apply(*std::ranges::max_element(bytes), thresholds_)) {
+          if (auto inputs = in_place_.meet(steps_, call, input, bytes)) {
+            all_gather_in_place(steps_, call, *inputs, outputs, bytes);
+            return inputs->finish();
+          }
+        }
+        shm::all_gather(steps_, call, input, outputs, bytes);
+      },
       digest_of(bytes));
 }
 
@@ -302,6 +337,13 @@ void Communicator::reduce_scatter(const void* input, void* output,
               exchange_places(steps_, call, allocations_, input, bytes);
           if (!inputs.empty()) {
             return reduce_scatter_registered(steps_, call, inputs, output, counts, type, reduction);
+          }
+        }
+        if (in_place_.may_apply(bytes, thresholds_)) {
+          const std::vector<std::size_t> lengths(static_cast<std::size_t>(size()), bytes);
+          if (auto inputs = in_place_.meet(steps_, call, input, lengths)) {
+            reduce_scatter_in_place(steps_, call, *inputs, output, counts, type, reduction);
+            return inputs->finish();
           }
         }
         shm::reduce_scatter(steps_, call, input, output, counts, type, reduction);

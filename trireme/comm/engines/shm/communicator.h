@@ -8,6 +8,7 @@
 #pragma once
 
 #include <trireme/comm/engines/shm/allocation.h>
+#include <trireme/comm/engines/shm/in_place.h>
 #include <trireme/comm/engines/shm/member.h>
 #include <trireme/comm/engines/shm/point_to_point.h>
 #include <trireme/comm/engines/shm/queue.h>
@@ -46,8 +47,11 @@ class Communicator {
  public:
   /// Connects the ranks of a group. Collective and blocking. Throws ConfigError if memory cannot be
   /// shared, and CommError that names the ranks that did not come.
+  /// @param pages memory of this process that collectives may use in place, or null. They do if all
+  /// ranks of the group have such memory.
   static std::shared_ptr<Communicator> connect(int rank, int size, RendezvousStore& store,
-                                               Options options);
+                                               Options options,
+                                               std::shared_ptr<SharedPages> pages = nullptr);
   /// Finishes collectives and sends first. Receives that nobody waits for are given up. If an
   /// exception unwinds the scope, ends the group for all ranks instead.
   ~Communicator();
@@ -114,7 +118,8 @@ class Communicator {
   Queue& transfers() noexcept { return transfers_; }
 
  private:
-  Communicator(Segment segment, const Layout& layout, int rank, Options options);
+  Communicator(Segment segment, const Layout& layout, int rank, Options options,
+               std::shared_ptr<SharedPages> pages);
 
   // Runs one collective. `operation` still lacks its sequence number, which this sets. `arguments`
   // is a digest of the other arguments that must be equal on all ranks.
@@ -138,6 +143,7 @@ class Communicator {
   Thresholds thresholds_;
   Allocations allocations_;
   std::uint64_t num_allocations_ = 0;
+  InPlace in_place_;  // used by the thread that runs in collectives_
   const int num_exceptions_ = std::uncaught_exceptions();
   PointToPoint point_to_point_;
   Queue transfers_{[this](const std::string& reason) { member_.interrupt(reason); }};

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -68,6 +69,18 @@ void check_memory(std::size_t bytes) {
                    " MiB of memory, the shared-memory engine needs ", mebibytes(bytes), " MiB"),
       "free memory, raise the memory limit of the container, or choose "
       "TRIREME_ENGINE=gloo");
+}
+
+// The kernel ends a process that makes a file longer than its limit.
+void check_file_size(std::size_t bytes) {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+      limit.rlim_cur >= bytes) {
+    return;
+  }
+  throw ConfigError(join_message("this process may make files of ", mebibytes(limit.rlim_cur),
+                                 " MiB, shared tensors need one of ", mebibytes(bytes), " MiB"),
+                    "raise the limit of file sizes (ulimit -f)");
 }
 
 // Reserves memory now, because a page that is missing later is a fatal signal. Reserves it in
@@ -253,10 +266,15 @@ struct Segment::Mapping {
   }
 };
 
-Segment Segment::create(Kind kind, std::size_t bytes) {
+Segment Segment::create(Kind kind, std::size_t bytes, Filling filling) {
   Segment segment;
-  if (kind == Kind::kNamed) check_dev_shm(bytes);
-  check_memory(bytes);
+  const bool is_sparse = filling == Filling::kSparse;
+  if (is_sparse) {
+    check_file_size(file_bytes(bytes));
+  } else {
+    if (kind == Kind::kNamed) check_dev_shm(bytes);
+    check_memory(bytes);
+  }
   std::random_device random;
   const auto draw = [&] { return (std::uint64_t{random()} << 32) | random(); };
   if (kind == Kind::kAnonymous) {
@@ -282,7 +300,7 @@ Segment Segment::create(Kind kind, std::size_t bytes) {
   const auto at = static_cast<off_t>(trailer_at(bytes));
   struct stat status = {};
   if (::ftruncate(fd, static_cast<off_t>(file_bytes(bytes))) != 0 ||
-      !reserve(fd, file_bytes(bytes)) ||
+      (!is_sparse && !reserve(fd, file_bytes(bytes))) ||
       ::pwrite(fd, &trailer, sizeof(trailer), at) != static_cast<ssize_t>(sizeof(trailer)) ||
       ::fstat(fd, &status) != 0) {
     throw ConfigError(join_message("cannot reserve ", mebibytes(bytes),
@@ -292,11 +310,12 @@ Segment Segment::create(Kind kind, std::size_t bytes) {
   }
   segment.mapping_ = map(
       fd,
-      {.path = segment.path_, .device = status.st_dev, .inode = status.st_ino, .trailer = trailer});
+      {.path = segment.path_, .device = status.st_dev, .inode = status.st_ino, .trailer = trailer},
+      filling);
   return segment;
 }
 
-Segment Segment::open(const std::string& address) {
+Segment Segment::open(const std::string& address, Filling filling) {
   constexpr std::string_view kHint =
       "all ranks need the same user and, in containers, a shared process namespace or /dev/shm";
   const auto identity = Identity::parse(address);
@@ -330,11 +349,12 @@ Segment Segment::open(const std::string& address) {
   if (const std::string why = identity->difference(segment.descriptor_->fd); !why.empty()) {
     refuse(why);
   }
-  segment.mapping_ = map(segment.descriptor_->fd, *identity);
+  segment.mapping_ = map(segment.descriptor_->fd, *identity, filling);
   return segment;
 }
 
-std::shared_ptr<Segment::Mapping> Segment::map(int fd, const Identity& identity) {
+std::shared_ptr<Segment::Mapping> Segment::map(int fd, const Identity& identity, Filling filling) {
+  if (filling == Filling::kSparse) return std::make_shared<Mapping>(identity);
   using Key = std::pair<std::uint64_t, std::uint64_t>;
   static std::mutex mutex;
   static std::map<Key, std::weak_ptr<Mapping>> mappings;
@@ -369,6 +389,9 @@ void Segment::unlink() noexcept {
 
 std::byte* Segment::data() const noexcept { return mapping_->data; }
 std::size_t Segment::size() const noexcept { return mapping_->identity.trailer.bytes; }
+int Segment::descriptor() const noexcept { return descriptor_->fd; }
+
+void Segment::prepare_for_forks() { OpenDescriptors::instance(); }
 
 void Segment::lock(int byte) const {
   struct flock lock = lock_of(byte);

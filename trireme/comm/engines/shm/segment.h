@@ -19,15 +19,23 @@ class Segment {
     kNamed,      ///< a file in /dev/shm, for processes that cannot open each other's descriptors
   };
 
-  /// Makes and maps `bytes` of zeroed memory, and reserves all of it at once. Throws ConfigError if
-  /// there is not enough.
-  static Segment create(Kind kind, std::size_t bytes);
+  /// What becomes of the bytes of a segment when it is made.
+  enum class Filling {
+    kReserved,  ///< reserved and mapped at once
+    kSparse,    ///< neither: whoever uses a part of the file writes and maps it
+  };
+
+  /// Makes `bytes` of zeroed memory. Throws ConfigError if there is not enough. A sparse segment
+  /// takes memory only as it is written; ConfigError if the process may not make files of that
+  /// length (`ulimit -f`).
+  static Segment create(Kind kind, std::size_t bytes, Filling filling = Filling::kReserved);
 
   /// Maps memory that another process has made; `address` is its address(). An address comes from
   /// outside, and its process number may belong to another process namespace. So the file is
   /// checked first: it must belong to this user, and must have the identity and the random number
   /// that the address states. Throws ConfigError if it cannot be opened or is another file.
-  static Segment open(const std::string& address);
+  /// @param filling the one that it was made with.
+  static Segment open(const std::string& address, Filling filling = Filling::kReserved);
 
   Segment() = default;
 
@@ -42,8 +50,11 @@ class Segment {
   /// Removes the name, if it has one. Mappings stay.
   void unlink() noexcept;
 
+  /// Returns where the memory is mapped; null for a sparse segment.
   std::byte* data() const noexcept;
   std::size_t size() const noexcept;
+  /// Returns the descriptor of this handle, to write and map parts of a sparse segment.
+  int descriptor() const noexcept;
   explicit operator bool() const noexcept { return mapping_ != nullptr; }
 
   /// Closes the descriptor. The mapping stays, its locks are dropped, and nobody can open the
@@ -55,6 +66,11 @@ class Segment {
   /// Returns whether another handle holds the lock of that byte.
   bool is_locked(int byte) const;
 
+  /// Makes the segments of this process ready for forks now rather than when the first one is made.
+  /// A handler of pthread_atfork that is registered afterwards may hold its lock while it closes
+  /// segments.
+  static void prepare_for_forks();
+
   /// Returns how often this process was forked from the process that loaded the library. A forked
   /// child has the mappings of its parent's segments but no locks.
   static int num_forks() noexcept;
@@ -64,7 +80,7 @@ class Segment {
   struct Mapping;
   struct Name;
   struct Identity;
-  static std::shared_ptr<Mapping> map(int fd, const Identity& identity);
+  static std::shared_ptr<Mapping> map(int fd, const Identity& identity, Filling filling);
 
   std::shared_ptr<Descriptor> descriptor_;
   std::string path_;

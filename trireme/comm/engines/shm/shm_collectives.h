@@ -45,6 +45,9 @@ struct Thresholds {
   std::size_t chunk_bytes = 262144;
   /// The shortest message for which ranks ask each other whether their buffers are registered.
   std::size_t registered_bytes = 65536;
+  /// The shortest buffer for which ranks ask each other whether their ordinary memory can be used
+  /// in place.
+  std::size_t in_place_bytes = std::size_t{256} << 10;
 };
 
 /// Writes this rank's contribution to a one-step all-reduce, and returns the number of the step.

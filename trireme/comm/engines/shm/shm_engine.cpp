@@ -71,8 +71,8 @@ c10::intrusive_ptr<c10d::Backend> connect_shm(const EngineContext& context) {
     };
   }
   return c10::make_intrusive<AdapterBackend>(
-      std::make_shared<ShmConnection>(
-          shm::Communicator::connect(context.rank, context.size, store, std::move(options))),
+      std::make_shared<ShmConnection>(shm::Communicator::connect(
+          context.rank, context.size, store, std::move(options), shm::SharedPages::of_process())),
       context.timeout);
 }
 
