@@ -33,7 +33,6 @@ class Reader {
   /// Returns the state of the run.
   const State& state() const noexcept { return index().state; }
 
-  /// Returns true if the section exists.
   bool has(const std::string& section) const { return index().sections.contains(section); }
   /// Returns the tensors of a section; an empty one if the section does not exist.
   const Section& section(const std::string& name) const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads CIFAR-10 and CIFAR-100: records of one byte for each label, followed by an image.
+#include <trireme/data/cifar.h>
+
 #include <trireme/base/error.h>
-#include <trireme/data/cifar10.h>
-#include <trireme/data/cifar100.h>
 #include <trireme/data/dataset_views.h>
 #include <trireme/data/files/cifar10_layout.h>
 

@@ -52,7 +52,6 @@ class Arguments {
   /// Sets the output to the rows of one tensor, like `set_input_rows`.
   void set_output_rows(const at::Tensor& tensor, const std::vector<std::int64_t>& splits);
 
-  /// Returns the operation.
   Operation take() && { return std::move(operation_); }
 
  private:

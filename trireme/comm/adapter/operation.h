@@ -66,7 +66,6 @@ class Buffer {
 
   /// Returns the number of elements of a piece.
   std::int64_t length(int piece = 0) const;
-  /// Returns the number of bytes of a piece.
   std::size_t num_bytes(int piece = 0) const;
   /// Returns the address of a piece.
   std::byte* data(int piece = 0) const;

@@ -7,7 +7,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <memory>
+#include <functional>
 #include <vector>
 
 namespace trireme::comm {
@@ -72,5 +72,9 @@ class CoalescedWork final : public c10d::Work {
  private:
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
+
+/// Runs a task on another thread, at once: if all threads are busy, a new one starts. Tasks must
+/// not throw. Thread-safety: safe, also in a forked child.
+void run_on_completion_thread(std::function<void()> task);
 
 }  // namespace trireme::comm

@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <csignal>
 #include <iostream>
-#include <limits>
 #include <mutex>
 #include <system_error>
 #include <thread>

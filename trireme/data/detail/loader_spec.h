@@ -97,7 +97,6 @@ struct LoaderSpec {
   std::vector<TransformBlock> blocks;
   /// The transforms of batches, in order.
   std::vector<BatchStep> batch_steps;
-  /// The padded columns.
   std::vector<PaddedColumn> padded;
   std::vector<std::string> names;  ///< The columns of the last block and those that pad() adds.
   /// The number of operations added so far; the next one gets the number after it.

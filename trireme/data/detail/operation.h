@@ -20,13 +20,11 @@ struct Form {
   at::ScalarType dtype = at::kFloat;  ///< The dtype.
   at::DimVector sizes;                ///< The sizes of all dimensions.
 
-  /// Returns the number of elements.
   std::int64_t elements() const {
     std::int64_t product = 1;
     for (const std::int64_t size : sizes) product *= size;
     return product;
   }
-  /// Returns the size of an element in bytes.
   std::int64_t element_bytes() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
   /// Returns the size in bytes. Throws UsageError if it overflows.
   std::size_t bytes() const {

@@ -45,9 +45,7 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Returns the number of parameters.
   std::size_t size() const noexcept { return slots_.size(); }
-  /// Returns a parameter.
   const at::Tensor& parameter(std::size_t index) const { return slots_[index].parameter.tensor; }
   /// Returns the sharded parameters; null if the plan does not shard.
   Shards* shards() noexcept { return shards_ ? &*shards_ : nullptr; }

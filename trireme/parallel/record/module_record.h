@@ -75,7 +75,6 @@ struct GradientTransfer {
   double copy_bytes = 0;  ///< memory on this rank beside the gradient that was made
 };
 
-/// The record of a module.
 struct ModuleRecord {
   std::vector<OperatorCall> calls;          ///< of forward, then of backward
   int num_forward = 0;                      ///< number of calls of forward

@@ -62,8 +62,6 @@ class CallInProgress {
   ~CallInProgress();
   CallInProgress(const CallInProgress&) = delete;
   CallInProgress& operator=(const CallInProgress&) = delete;
-  CallInProgress(CallInProgress&&) = delete;
-  CallInProgress& operator=(CallInProgress&&) = delete;
 };
 
 /// Deletes all decisions of this thread. Call it when a policy changes; a change of rules or links

@@ -6,7 +6,6 @@
 
 #include <ATen/core/stack.h>
 
-#include <optional>
 #include <vector>
 
 namespace trireme::tensor {

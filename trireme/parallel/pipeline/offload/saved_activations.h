@@ -5,7 +5,6 @@
 
 #include <trireme/parallel/pipeline/offload/host_copies.h>
 #include <trireme/parallel/recompute/saved_tensor_hooks.h>
-#include <trireme/parallel/recompute/tensor_version.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
