@@ -24,7 +24,6 @@ struct WantedTensor {
   at::ScalarType dtype = at::kFloat;  ///< The dtype.
 };
 
-/// The result of plan_load().
 struct LoadPlan {
   /// The name in the checkpoint, by name in the module.
   std::map<std::string, std::string> sources;

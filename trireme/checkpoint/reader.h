@@ -26,7 +26,6 @@ class Reader {
   Reader(Reader&&) noexcept;
   ~Reader();
 
-  /// Returns the path of the checkpoint.
   const std::filesystem::path& path() const noexcept;
   /// Returns the index.
   const Index& index() const noexcept;

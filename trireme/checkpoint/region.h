@@ -45,6 +45,7 @@ class Target {
   Target(Region region, at::Tensor values);
 
   const Region& region() const noexcept { return region_; }
+  /// Returns the values.
   const at::Tensor& values() const noexcept { return values_; }
 
   /// Returns the smallest range of `source` that contains all common elements, counted from the

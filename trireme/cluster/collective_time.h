@@ -86,7 +86,6 @@ struct AttentionRate {
 /// their own. A plain value; by default all links are the default Link.
 class CollectiveLinks {
  public:
-  /// Returns the link of a kind.
   const Link& of(Collective collective) const noexcept {
     return links_[static_cast<std::size_t>(collective)];
   }

@@ -21,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One label of a record.
 struct CifarLabel {
   std::string column;    // the name of the column
   std::int64_t classes;  // the number of classes; a label must be below it

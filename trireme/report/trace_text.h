@@ -35,6 +35,7 @@ class TraceText {
   void name_row(std::int64_t rank, int row, std::string_view name);
   /// Adds a label, which viewers show beside the name of the process.
   void label_rank(std::int64_t rank, std::string_view label);
+  /// Adds a span.
   void add(const TraceSpan& span);
   /// Adds a span that may overlap with others. Viewers show it in a row of its own below the
   /// process, named `kind`.

@@ -21,7 +21,6 @@ class Arguments {
 
   Arguments(OperationKind kind, const EngineConnection& engine);
 
-  /// Returns the only tensor of a list.
   const at::Tensor& only(const Tensors& tensors) const;
   /// Returns the only list, which must have a tensor for each rank.
   const Tensors& only_list(const std::vector<Tensors>& lists) const;

@@ -74,7 +74,9 @@ class CoalescedWork final : public c10d::Work {
 };
 
 /// Runs a task on another thread, at once: if all threads are busy, a new one starts. Tasks must
-/// not throw. Thread-safety: safe, also in a forked child.
+/// not throw. Thread-safety: safe, also in a forked child. Futures are completed there: their
+/// callbacks may wait for other operations of the same group, as those of PyTorch's PowerSGD hook
+/// do, so that no thread of an engine can run them.
 void run_on_completion_thread(std::function<void()> task);
 
 }  // namespace trireme::comm

@@ -15,7 +15,6 @@
 
 namespace trireme::comm {
 
-/// One operation of a rank.
 struct OperationRecord {
   /// Counts the collectives of a group from 1, equally on all ranks. Sends and receives of a rank
   /// have a count of their own.
@@ -46,7 +45,6 @@ class FlightRecorder {
   /// Identifies an operation of this rank, collective or not. Counts all of them from 1.
   using Serial = std::uint64_t;
 
-  /// An operation that begins.
   struct Operation {
     std::uint64_t number = 0;  ///< counts the group's collectives or this rank's messages
     const char* name = "";     ///< a string with static storage, like `type`

@@ -50,7 +50,6 @@ void ask_to_leave(Asker by) noexcept {
   asker.compare_exchange_strong(nobody, by);
 }
 
-// Shared with the thread.
 struct Shared {
   std::mutex mutex;
   LeaveLimits limits;

@@ -25,6 +25,7 @@ struct Form {
     for (const std::int64_t size : sizes) product *= size;
     return product;
   }
+  /// Returns the size of an element in bytes.
   std::int64_t element_bytes() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
   /// Returns the size in bytes. Throws UsageError if it overflows.
   std::size_t bytes() const {

@@ -54,7 +54,6 @@ class Pass {
   /// Returns the number of the pass.
   std::uint64_t number() const { return number_; }
 
-  /// Returns the samples of a batch.
   Rows rows(std::int64_t batch) const;
 
   /// Returns the sample that replaces the one of a row after it and `attempt` - 1 replacements have
@@ -86,7 +85,6 @@ class Pass {
   std::vector<std::int64_t> padded_;  // The padded rows of each batch; only with buckets.
 };
 
-/// One batch to be made.
 struct BatchRequest {
   /// The pass that the batch belongs to.
   std::uint64_t pass = 0;
@@ -104,7 +102,8 @@ struct BatchRequest {
   std::optional<std::int64_t> replacement(std::int64_t row, std::int64_t attempt) const;
 };
 
-/// Returns the batches of an epoch in order. Not thread-safe.
+/// Returns the batches of an epoch in order, as lists of sample numbers, before any of them is
+/// made. Not thread-safe.
 class BatchSampler {
  public:
   virtual ~BatchSampler() = default;

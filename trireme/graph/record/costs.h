@@ -27,7 +27,8 @@ class Workspaces {
   std::map<std::pair<at::ScalarType, Sizes>, std::int64_t> known_;
 };
 
-/// The factors that a product saves.
+/// The factors that a product saves. A graph records products with their factors as they are;
+/// LibTorch folds or expands the factors first, and if that makes a copy, it saves the copy.
 struct SavedFactors {
   bool has_first = false;         ///< the first factor itself is saved
   bool has_second = false;        ///< the second factor itself is saved
@@ -46,7 +47,6 @@ class Costs {
   /// Ends the recording of forward: further calls belong to backward.
   void begin_backward();
 
-  /// Counts a call.
   void add(const tensor::DryRunCall& call);
 
  private:

@@ -30,7 +30,8 @@
 
 namespace trireme::detail {
 
-/// Compares a sample of the gradients of one bucket in the first two steps. Not thread-safe.
+/// Compares a sample of the gradients of one bucket in the first two steps, without communication
+/// of its own. Not thread-safe.
 class SameRowsCheck {
  public:
   explicit SameRowsCheck(const comm::Group& data) : data_(data) {}
@@ -93,6 +94,7 @@ class GradientBuckets {
   const std::vector<std::size_t>& members(std::size_t bucket) const {
     return buckets_[bucket].members;
   }
+  /// Returns the ZeRO level of the parameters in a bucket.
   int zero_level(std::size_t bucket) const { return buckets_[bucket].zero_level; }
   /// Returns true if other buckets use the same memory. Gradients must then be stored only between
   /// acquire() and launch().
@@ -110,6 +112,7 @@ class GradientBuckets {
   /// memory.
   /// @param gradient_of returns the gradient of a parameter, undefined for zeros.
   void launch_copies(std::size_t bucket, const std::function<at::Tensor(std::size_t)>& gradient_of);
+  /// Waits for the sum of a bucket.
   void wait(std::size_t bucket) { complete(buckets_[bucket]); }
   /// Waits for all sums and divides them by `divisor`.
   void finish(double divisor);

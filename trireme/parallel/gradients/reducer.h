@@ -46,6 +46,7 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   std::size_t size() const noexcept { return slots_.size(); }
+  /// Returns a parameter.
   const at::Tensor& parameter(std::size_t index) const { return slots_[index].parameter.tensor; }
   /// Returns the sharded parameters; null if the plan does not shard.
   Shards* shards() noexcept { return shards_ ? &*shards_ : nullptr; }

@@ -102,7 +102,8 @@ void throw_of_all(const std::string& error, const comm::Group& group) {
       end == std::string::npos ? "look at that rank" : found->substr(end + kHint.size()));
 }
 
-// Checks the program and the stages of this rank, verifies the schedule under the rules of the
+// Makes the checks before the first step, which need no device and run no stage. Checks the program
+// and the stages of this rank, verifies the schedule under the rules of the
 // group's engine, and compares the program over all ranks. Collective and blocking. Throws
 // UsageError on every rank if a check fails on one, or if programs differ.
 // @return the program, with messages inserted if its schedule listed none.

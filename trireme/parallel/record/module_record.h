@@ -57,7 +57,6 @@ struct OperatorCall {
   std::vector<int> parameters;  ///< parameters that it reads, as positions in ModuleRecord
 };
 
-/// A parameter or buffer.
 struct ParameterRecord {
   std::string name;
   double elements = 0;         ///< on this rank, before ZeRO

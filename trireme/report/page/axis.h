@@ -17,7 +17,6 @@ struct Range {
   double high = 1;  ///< the upper end
 };
 
-/// A point of a curve.
 struct Point {
   double x = 0;      ///< the position, usually a global step
   double value = 0;  ///< the value
@@ -57,7 +56,6 @@ struct Scale {
 /// Returns the unit in which numbers up to `largest` are short: `ms`, `MiB`, `×10<sup>−3</sup>`.
 Scale scale_of(Unit unit, double largest);
 
-/// A tick of an axis.
 struct Tick {
   double value = 0;   ///< the value in the unit of the axis
   std::string label;  ///< the text beside the tick

@@ -103,7 +103,6 @@ struct Choice {
   std::optional<std::vector<Layout>> layouts;
 };
 
-// The state of a thread.
 struct OfThread {
   PendingStrategy* waiting = nullptr;
   int num_cutting = 0;

@@ -58,7 +58,6 @@ StreamPoint CopyStream::run(std::span<const StreamPoint> after,
   return StreamPoint(*stream_);
 }
 
-// A block of host memory.
 struct HostCopies::Block {
   at::Tensor memory;    // [bytes]
   StreamPoint is_read;  // when the last copy to the device is done, so that it may be overwritten

@@ -43,7 +43,6 @@ class SavedActivations {
   SavedActivations(const SavedActivations&) = delete;
   SavedActivations& operator=(const SavedActivations&) = delete;
 
-  /// A tensor that is kept.
   class Kept;
 
   /// Collects the tensors that autograd saves on this thread while it lives. The forward of the

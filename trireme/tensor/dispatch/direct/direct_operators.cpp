@@ -49,9 +49,10 @@
 namespace trireme::tensor {
 namespace {
 
-// One call of an operator by its direct kernel. Use it in this order: add() for every argument,
-// is_ready(), local() for every argument, then give() or one of its variants for the result. Holds
-// references to the arguments, which must outlive it.
+// One call of an operator by its direct kernel: collects its tensors, single or in lists, which are
+// never boxed into IValues, and replaces them by local tensors. Use it in this order: add() for
+// every argument, is_ready(), local() for every argument, then give() or one of its variants for
+// the result. Holds references to the arguments, which must outlive it.
 class DirectCall {
  public:
   explicit DirectCall(const OperatorFacts& facts) : facts_(facts) {}
