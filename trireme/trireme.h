@@ -18,8 +18,7 @@
 #include <trireme/data/audio/audio_folder.h>
 #include <trireme/data/audio/spectrogram.h>
 #include <trireme/data/audio/waveform.h>
-#include <trireme/data/cifar10.h>
-#include <trireme/data/cifar100.h>
+#include <trireme/data/cifar.h>
 #include <trireme/data/class_folders.h>
 #include <trireme/data/csv.h>
 #include <trireme/data/data_loader.h>
@@ -70,7 +69,6 @@
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/pictures/schedule_picture.h>
-#include <trireme/schedule/pictures/trace.h>
 #include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/timeline.h>
 #include <trireme/schedule/verifier/memory.h>
@@ -83,14 +81,12 @@
 #include <trireme/train/count_monitor.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/learning_rate.h>
-#include <trireme/train/loss_monitor.h>
 #include <trireme/train/metrics.h>
 #include <trireme/train/model.h>
 #include <trireme/train/model_config.h>
 #include <trireme/train/monitors.h>
 #include <trireme/train/progress_bar_callback.h>
 #include <trireme/train/stopping.h>
-#include <trireme/train/time_monitor.h>
 #include <trireme/train/trace_writer.h>
 #include <trireme/train/writers.h>
 #include <trireme/version.h>

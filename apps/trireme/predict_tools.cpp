@@ -7,10 +7,10 @@
 #include <trireme/base/warning.h>
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/parallel/record/module_record.h>
-#include <trireme/parallel/record/step_record.h>
+#include <trireme/parallel/record/predicted_step.h>
 #include <trireme/plan/expert_layouts.h>
 #include <trireme/plan/plan_config.h>
-#include <trireme/predict/fault_options.h>
+#include <trireme/predict/faults.h>
 #include <trireme/predict/fused_elements.h>
 #include <trireme/predict/predict.h>
 #include <trireme/predict/simulated_step.h>

@@ -16,7 +16,7 @@ struct PredictTask {
   std::string model;
   /// Settings of the model, such as `layers=96`.
   std::vector<std::string> model_settings;
-  /// The record of a program's step (parallel/record/step_record.h), in place of a model; empty
+  /// The record of a program's step (parallel/record/predicted_step.h), in place of a model; empty
   /// for none. It holds the plan.
   std::string record_file;
   /// The number of ranks.

@@ -23,7 +23,7 @@ struct RecordedRun {
 };
 
 /// Returns what `trireme predict` runs a program for: the record of its step
-/// (parallel/record/step_record.h).
+/// (parallel/record/predicted_step.h).
 RecordedRun step_of_program(const PredictTask& task);
 
 /// One run of a program, and the folder with its answer, which is removed with the object.

@@ -8,7 +8,6 @@
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/pictures/schedule_picture.h>
-#include <trireme/schedule/pictures/trace.h>
 #include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/timeline.h>
 #include <trireme/schedule/verifier/verify.h>

@@ -2,7 +2,7 @@
 // Times a pipeline of images (bench/cases/data.py), or how long the steps of a ResNet-50 wait for
 // it. bench/peers has the same pipelines for other libraries.
 #include <models/resnet.h>
-#include <trireme/data/cifar10.h>
+#include <trireme/data/cifar.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/data/mnist.h>
 

@@ -2,7 +2,7 @@
 // The pipelines of bench/multi/data.cpp with LibTorch's DataLoader. `--form samples` is its usual
 // way, transforms of single tensors and then Stack; `--form batches` is written by hand: random
 // crops and flips of single images, everything else on whole batches.
-#include <trireme/data/cifar10.h>
+#include <trireme/data/cifar.h>
 #include <trireme/data/mnist.h>
 
 #include <CLI/CLI.hpp>

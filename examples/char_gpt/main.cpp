@@ -13,7 +13,7 @@
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/count_monitor.h>
 #include <trireme/train/learning_rate.h>
-#include <trireme/train/loss_monitor.h>
+#include <trireme/train/monitors.h>
 #include <trireme/train/writers.h>
 #include <trireme/trireme.h>
 

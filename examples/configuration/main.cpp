@@ -3,7 +3,7 @@
 #include <trireme/base/config/configuration.h>
 #include <trireme/data/philox.h>
 #include <trireme/plan/plan_config.h>
-#include <trireme/train/loss_monitor.h>
+#include <trireme/train/monitors.h>
 #include <trireme/train/writers.h>
 #include <trireme/trireme.h>
 

@@ -4,8 +4,7 @@
 // points among them or, with --whole, each train on all of them.
 #include <trireme/data/dataset.h>
 #include <trireme/train/checkpoints.h>
-#include <trireme/train/loss_monitor.h>
-#include <trireme/train/time_monitor.h>
+#include <trireme/train/monitors.h>
 #include <trireme/trireme.h>
 
 #include <ATen/CPUGeneratorImpl.h>

@@ -5,7 +5,7 @@
 #include "examples/first_samples.h"
 #include "examples/resnet50_cifar10/options.h"
 #include <models/resnet.h>
-#include <trireme/data/cifar10.h>
+#include <trireme/data/cifar.h>
 #include <trireme/report/number.h>
 #include <trireme/trireme.h>
 

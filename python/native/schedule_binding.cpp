@@ -5,7 +5,6 @@
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/pictures/schedule_picture.h>
-#include <trireme/schedule/pictures/trace.h>
 #include <trireme/schedule/schedule.h>
 #include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/timeline.h>

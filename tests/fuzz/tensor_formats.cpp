@@ -10,8 +10,7 @@
 #include <trireme/checkpoint/reader.h>
 #include <trireme/checkpoint/safetensors.h>
 #include <trireme/data/audio/audio_file.h>
-#include <trireme/data/cifar10.h>
-#include <trireme/data/cifar100.h>
+#include <trireme/data/cifar.h>
 #include <trireme/data/csv.h>
 #include <trireme/data/images/decode.h>
 #include <trireme/data/npy.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/atomic_file.h>
 
-#include <trireme/base/error.h>
 #include <trireme/base/text.h>
 
 #include <fcntl.h>
@@ -15,7 +14,6 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <string_view>
 #include <system_error>
 
 namespace trireme {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <chrono>
-#include <concepts>
 #include <cstdint>
 #include <locale>
 #include <source_location>

@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <typeinfo>
 #include <vector>
 
@@ -25,7 +24,6 @@ namespace {
 // LibTorch, which this component does not include.
 constexpr std::string_view kFirstFrame = "Exception raised from ";
 
-// Returns the exception nested in `error`, or nullptr.
 std::exception_ptr nested_in(const std::exception& error) {
   const auto* const nested = dynamic_cast<const std::nested_exception*>(&error);
   return nested == nullptr ? nullptr : nested->nested_ptr();

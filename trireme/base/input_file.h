@@ -5,7 +5,6 @@
 
 #include <trireme/base/unique_fd.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>

@@ -3,7 +3,7 @@
 
 #include <trireme/checkpoint/distributed_checkpoint.h>
 #include <trireme/checkpoint/distributed_part.h>
-#include <trireme/checkpoint/load_steps.h>
+#include <trireme/checkpoint/load_plan.h>
 
 #include <utility>
 

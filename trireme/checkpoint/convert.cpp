@@ -7,7 +7,6 @@
 #include <trireme/checkpoint/save_steps.h>
 
 #include <ranges>
-#include <vector>
 
 namespace trireme::checkpoint {
 

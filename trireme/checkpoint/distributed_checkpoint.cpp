@@ -4,7 +4,6 @@
 #include <trireme/checkpoint/consensus.h>
 #include <trireme/checkpoint/distributed_part.h>
 #include <trireme/checkpoint/load_plan.h>
-#include <trireme/checkpoint/load_steps.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/checkpoint/optimizer_state.h>
 #include <trireme/mesh/device_mesh.h>

@@ -6,7 +6,6 @@
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace trireme::checkpoint {

@@ -22,7 +22,6 @@ namespace trireme::checkpoint {
 /// The ranks that save, arranged in a grid like those of a mesh: the last axis varies fastest.
 /// Without axes, it is one rank.
 struct RankGrid {
-  /// The axes with their sizes.
   std::vector<MeshAxis> axes{};
   int rank = 0;  ///< This rank.
 };

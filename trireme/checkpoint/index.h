@@ -19,7 +19,6 @@
 
 namespace trireme::checkpoint {
 
-/// The name of the index file.
 inline constexpr auto kIndexFile = "index.json";
 
 /// A part of a tensor in one of the files.
@@ -36,7 +35,6 @@ struct Piece {
 
 /// A tensor of a checkpoint and its pieces.
 struct IndexedTensor {
-  /// The dtype of the tensor.
   at::ScalarType dtype = at::kFloat;
   /// The shape of the whole tensor.
   std::vector<std::int64_t> shape{};
@@ -46,14 +44,12 @@ struct IndexedTensor {
   std::vector<Piece> pieces{};
 };
 
-/// A file of a checkpoint.
 struct IndexedFile {
   std::int64_t bytes = 0;          ///< The size of the file.
   std::int64_t header_bytes = 0;   ///< The size of its header.
   std::uint32_t header_crc32 = 0;  ///< The CRC-32 of its header.
 };
 
-/// Tensors by name.
 using Section = std::map<std::string, IndexedTensor>;
 
 /// The content of index.json.

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <set>
 #include <span>
-#include <utility>
 
 namespace trireme::checkpoint {
 namespace {

@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include <set>
-#include <utility>
 #include <vector>
 
 namespace trireme::checkpoint {

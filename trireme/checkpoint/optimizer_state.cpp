@@ -10,11 +10,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace trireme::checkpoint {
 namespace {

@@ -2,13 +2,18 @@
 #include <trireme/checkpoint/read_bytes.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/machine.h>
 #include <trireme/checkpoint/crc32.h>
+#include <trireme/checkpoint/tensor_part.h>
 
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 namespace trireme::checkpoint {
 
@@ -47,6 +52,33 @@ std::optional<ReadFailure> read_bytes(int file, std::int64_t offset, std::span<s
     bytes = bytes.subspan(part.size());
   }
   return std::nullopt;
+}
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& what, std::int64_t bytes, const std::string& why) {
+  throw CheckpointError(join_message(what, " takes ", bytes, " bytes of memory, ", why),
+                        "read a slice of it, cut it over more ranks, or use a machine with more "
+                        "memory");
+}
+
+}  // namespace
+
+at::Tensor memory_for(const std::string& what, at::IntArrayRef shape, at::ScalarType dtype) {
+  const std::int64_t bytes = elements(shape) * static_cast<std::int64_t>(c10::elementSize(dtype));
+  constexpr std::int64_t kSmall = std::int64_t{64} << 20;  // Allocated without a check.
+  if (bytes > kSmall) {
+    const std::int64_t most = available_memory();
+    if (bytes > most) refuse(what, bytes, join_message("and this process may have ", most));
+  }
+  const auto options = at::TensorOptions().dtype(dtype).device(at::kCPU);
+  try {
+    return at::empty(shape, options);
+  } catch (const std::bad_alloc&) {
+    refuse(what, bytes, "which the system does not give");
+  } catch (const c10::Error&) {  // Thrown by LibTorch's allocator.
+    refuse(what, bytes, "which the system does not give");
+  }
 }
 
 }  // namespace trireme::checkpoint

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads runs of bytes from files, optionally with their checksum. Internal to this component.
+// Reads runs of bytes from files, optionally with their checksum, and allocates tensors whose size
+// comes from a file. Internal to this component.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,5 +31,9 @@ std::string hint(const ReadFailure& failure);
 /// Fills `bytes` and updates the checksum `crc` while they are in the cache.
 [[nodiscard]] std::optional<ReadFailure> read_bytes(int file, std::int64_t offset,
                                                     std::span<std::byte> bytes, std::uint32_t& crc);
+
+/// Returns an uninitialized CPU tensor. Throws CheckpointError that begins with `what` if the
+/// process cannot have that much memory, before it is requested.
+at::Tensor memory_for(const std::string& what, at::IntArrayRef shape, at::ScalarType dtype);
 
 }  // namespace trireme::checkpoint

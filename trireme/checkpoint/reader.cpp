@@ -5,7 +5,6 @@
 #include <trireme/base/input_file.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/checkpoint/crc32.h>
-#include <trireme/checkpoint/file_tensor_memory.h>
 #include <trireme/checkpoint/index_document.h>
 #include <trireme/checkpoint/read_bytes.h>
 #include <trireme/checkpoint/region.h>

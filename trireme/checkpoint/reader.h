@@ -26,14 +26,12 @@ class Reader {
   Reader(Reader&&) noexcept;
   ~Reader();
 
-  /// Returns the path of the checkpoint.
   const std::filesystem::path& path() const noexcept;
   /// Returns the index.
   const Index& index() const noexcept;
   /// Returns the state of the run.
   const State& state() const noexcept { return index().state; }
 
-  /// Returns true if the section exists.
   bool has(const std::string& section) const { return index().sections.contains(section); }
   /// Returns the tensors of a section; an empty one if the section does not exist.
   const Section& section(const std::string& name) const;

@@ -21,7 +21,6 @@ struct Region {
   std::int64_t begin = 0;           ///< The first element.
   std::int64_t end = 0;             ///< The element after the last.
 
-  /// Returns the number of elements.
   std::int64_t elements() const { return end - begin; }
   /// Returns elements [from, to) of the region, counted from its beginning.
   Region part(std::int64_t from, std::int64_t to) const;
@@ -45,7 +44,6 @@ class Target {
   /// Makes a target. `values` has [n] elements in the order of the region.
   Target(Region region, at::Tensor values);
 
-  /// Returns the region.
   const Region& region() const noexcept { return region_; }
   /// Returns the values.
   const at::Tensor& values() const noexcept { return values_; }

@@ -4,7 +4,6 @@
 #include <trireme/base/json_depth.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/checkpoint/crc32.h>
-#include <trireme/checkpoint/file_tensor_memory.h>
 #include <trireme/checkpoint/read_bytes.h>
 #include <trireme/checkpoint/safetensors.h>
 #include <trireme/checkpoint/safetensors_format.h>

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>
+#include <trireme/checkpoint/file_layer.h>
+#include <trireme/checkpoint/index.h>
 
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace trireme::checkpoint {
@@ -26,5 +29,15 @@ void choose_own(const SaveOptions& options, const comm::Group& group, Content& c
 std::filesystem::path save_own(const SaveOptions& options, const std::function<Content()>& own,
                                const comm::Group& group,
                                const std::vector<Entries>* of_ranks = nullptr);
+
+/// The number of bytes under one checksum. It is small enough that reading a slice reads little
+/// else, and large enough that checksums take no significant space.
+inline constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
+
+/// Writes and flushes the safetensors file `folder/name`, and adds it and its tensors to the index.
+/// Whole tensors keep their names; parts are named `name[begin, end)`. All parts belong to one
+/// section.
+void write_part_file(const std::filesystem::path& folder, const std::string& name,
+                     const std::vector<TensorPart>& parts, FileLayer& files, Index& index);
 
 }  // namespace trireme::checkpoint

@@ -62,7 +62,6 @@ struct DeviceKind {
   bool operator==(const DeviceKind&) const = default;
 };
 
-/// Hosts that are alike.
 struct Hosts {
   /// Number of hosts. 0, in the last entry only: as many as the ranks need.
   std::int64_t count = 0;
@@ -85,7 +84,6 @@ enum class LinkLevel {
   kCluster  ///< everything else
 };
 
-/// The links of one level.
 struct Links {
   LinkLevel level = LinkLevel::kHost;
   double latency_us = 0;  ///< time of one message without contents in microseconds

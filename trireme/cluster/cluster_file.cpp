@@ -22,6 +22,14 @@ config::Field<double>& finite(config::Field<double>& field) {
   return field.check_that([](double value) { return std::isfinite(value); }, "finite");
 }
 
+void add_number(config::Fields& fields, const char* name, double& value, const char* description) {
+  finite(fields.add(name, value, description).at_least(0));
+}
+
+void add_share(config::Fields& fields, const char* name, double& share, const char* description) {
+  fields.add(name, share, description).between(0.01, 1);
+}
+
 // Returns one element of a list of tables as the lines of `[[key]]`.
 std::string section_text(const std::string& key, const config::Value& element) {
   std::string text = "\n[[" + key + "]]\n";
@@ -49,7 +57,7 @@ config::EnumNames<LinkLevel> enum_names(LinkLevel /*level*/) {
 
 void describe(config::Fields& fields, PeakTeraflops& peak) {
   const auto add = [&](const char* name, double& rate, const char* description) {
-    finite(fields.add(name, rate, description).at_least(0));
+    add_number(fields, name, rate, description);
   };
   add("float64", peak.float64, "peak of products in fp64, TFLOP/s; 0: not supported");
   add("float32", peak.float32, "peak of products in fp32, TFLOP/s; 0: not supported");
@@ -60,18 +68,13 @@ void describe(config::Fields& fields, PeakTeraflops& peak) {
 }
 
 void describe(config::Fields& fields, Efficiency& efficiency) {
-  fields.add("product", efficiency.product, "share of the peak that a large product reaches")
-      .between(0.01, 1);
-  finite(fields
-             .add("half_product_gigaflops", efficiency.half_product_gigaflops,
-                  "work of a product that reaches half of that share, 10^9 FLOPs")
-             .at_least(0));
-  fields
-      .add("memory", efficiency.memory,
-           "share of the memory bandwidth that operators bound by it reach")
-      .between(0.01, 1);
-  fields.add("link", efficiency.link, "share of a link's bandwidth that collectives reach")
-      .between(0.01, 1);
+  add_share(fields, "product", efficiency.product,
+            "share of the peak that a large product reaches");
+  add_number(fields, "half_product_gigaflops", efficiency.half_product_gigaflops,
+             "work of a product that reaches half of that share, 10^9 FLOPs");
+  add_share(fields, "memory", efficiency.memory,
+            "share of the memory bandwidth that operators bound by it reach");
+  add_share(fields, "link", efficiency.link, "share of a link's bandwidth that collectives reach");
 }
 
 void describe(config::Fields& fields, DeviceKind& kind) {
@@ -79,17 +82,11 @@ void describe(config::Fields& fields, DeviceKind& kind) {
   fields.add("teraflops", kind.teraflops, "peak rates of matrix products by dtype, TFLOP/s");
   finite(fields.add("memory_gib", kind.memory_gib, "memory, GiB").above(0));
   finite(fields.add("memory_gb_per_s", kind.memory_gb_per_s, "memory bandwidth, GB/s").above(0));
-  finite(
-      fields.add("kernel_us", kind.kernel_us, "time of an empty kernel, microseconds").at_least(0));
-  finite(fields
-             .add("host_gb_per_s", kind.host_gb_per_s,
-                  "rate of copies between device and host memory in one direction, GB/s; 0: "
-                  "unknown")
-             .at_least(0));
-  fields
-      .add("attention_share", kind.attention_share,
-           "share of the rate of products that fused attention reaches")
-      .between(0.01, 1);
+  add_number(fields, "kernel_us", kind.kernel_us, "time of an empty kernel, microseconds");
+  add_number(fields, "host_gb_per_s", kind.host_gb_per_s,
+             "rate of copies between device and host memory in one direction, GB/s; 0: unknown");
+  add_share(fields, "attention_share", kind.attention_share,
+            "share of the rate of products that fused attention reaches");
   fields.add("efficiency", kind.efficiency, "what is reached of the peaks");
 }
 
@@ -98,25 +95,18 @@ void describe(config::Fields& fields, Hosts& hosts) {
       .between(0, kMostHosts);
   fields.add("devices", hosts.devices, "devices of each host").between(1, kMostDevices);
   fields.add("device", hosts.device, "kind of the devices");
-  finite(fields.add("memory_gib", hosts.memory_gib, "host memory, GiB; 0: unknown").at_least(0));
-  finite(fields
-             .add("memory_gb_per_s", hosts.memory_gb_per_s,
-                  "bandwidth of host memory, GB/s; 0: unknown")
-             .at_least(0));
-  finite(fields
-             .add("disk_gb_per_s", hosts.disk_gb_per_s,
-                  "rate of writing checkpoints, GB/s; 0: unknown")
-             .at_least(0));
-  finite(fields
-             .add("failure_hours", hosts.failure_hours,
-                  "mean time between failures of one host, hours; 0: none fail")
-             .at_least(0));
+  add_number(fields, "memory_gib", hosts.memory_gib, "host memory, GiB; 0: unknown");
+  add_number(fields, "memory_gb_per_s", hosts.memory_gb_per_s,
+             "bandwidth of host memory, GB/s; 0: unknown");
+  add_number(fields, "disk_gb_per_s", hosts.disk_gb_per_s,
+             "rate of writing checkpoints, GB/s; 0: unknown");
+  add_number(fields, "failure_hours", hosts.failure_hours,
+             "mean time between failures of one host, hours; 0: none fail");
 }
 
 void describe(config::Fields& fields, Links& links) {
   fields.add("level", links.level, "what the links connect");
-  finite(fields.add("latency_us", links.latency_us, "time of an empty message, microseconds")
-             .at_least(0));
+  add_number(fields, "latency_us", links.latency_us, "time of an empty message, microseconds");
   finite(fields.add("gb_per_s", links.gb_per_s, "rate at which one port sends, GB/s").above(0));
   fields.add("shared_by", links.shared_by, "devices of a host that share a port")
       .between(1, kMostDevices);

@@ -11,7 +11,6 @@
 
 namespace trireme::cluster {
 
-/// Returns the names of LinkLevel.
 config::EnumNames<LinkLevel> enum_names(LinkLevel level);
 
 /// Describes the fields of a description.

@@ -2,6 +2,7 @@
 #include <trireme/cluster/collective_time.h>
 
 #include <trireme/base/error.h>
+#include <trireme/cluster/operator_time.h>
 #include <trireme/cluster/units.h>
 
 #include <algorithm>
@@ -132,6 +133,71 @@ double all_to_all_seconds(const Cluster& cluster, double bytes, const GroupShape
   return time;
 }
 
+// The curve of the measured group whose size is nearest; null if nothing was measured.
+const MeasuredCollective* measured_collective(const Cluster& cluster, std::string_view name,
+                                              std::int64_t ranks) {
+  const MeasuredCollective* nearest = nullptr;
+  for (const MeasuredCollective& measured : cluster.collectives) {
+    if (measured.name != name) continue;
+    if (nearest == nullptr || std::abs(measured.ranks - ranks) < std::abs(nearest->ranks - ranks)) {
+      nearest = &measured;
+    }
+  }
+  return nearest;
+}
+
+constexpr std::array kKinds = {Collective::kAllReduce, Collective::kAllGather,
+                               Collective::kReduceScatter, Collective::kAllToAll,
+                               Collective::kBroadcast};
+
+// A tensor of this size is bound by bandwidth on every known link, and activations and weights that
+// are redistributed are about as large.
+constexpr double kLargeBytes = 16 << 20;
+
+// The number of steps by which trireme::seconds() multiplies the latency.
+double num_steps(Collective collective, std::int64_t ranks) {
+  return trireme::seconds(collective, 0, ranks, {.latency = 1, .bytes_per_second = 1});
+}
+
+Link link_of(const Cluster& cluster, Collective collective, const GroupShape& shape) {
+  const double empty = seconds(cluster, collective, 0, shape);
+  const double large = seconds(cluster, collective, kLargeBytes, shape);
+  const double sent = bytes_sent(collective, kLargeBytes, shape.ranks);
+  // Noise in measured curves may leave no difference.
+  const double sending = large > empty ? large - empty : large;
+  return {.latency = empty / num_steps(collective, shape.ranks),
+          .bytes_per_second = sent / sending};
+}
+
+LocalCopy slowest_copy(const Cluster& cluster) {
+  LocalCopy slowest;
+  for (const Hosts& hosts : cluster.hosts) {
+    const DeviceKind& kind = cluster.device(hosts.device);
+    // Each byte is read and written.
+    const double rate = kind.memory_gb_per_s * kGiga * kind.efficiency.memory / 2;
+    const bool is_first = slowest.bytes_per_second == 0;
+    slowest.bytes_per_second = is_first ? rate : std::min(slowest.bytes_per_second, rate);
+    slowest.seconds = std::max(slowest.seconds, kind.kernel_us * kMicro);
+  }
+  return slowest;
+}
+
+AttentionRate slowest_attention(const Cluster& cluster) {
+  AttentionRate slowest;
+  for (const Hosts& hosts : cluster.hosts) {
+    const DeviceKind& kind = cluster.device(hosts.device);
+    const double share = kind.efficiency.product * kind.attention_share;
+    const auto lower = [&](double& rate, double of_kind) {
+      rate = rate == 0 ? of_kind * share : std::min(rate, of_kind * share);
+    };
+    lower(slowest.float32, peak_flops(kind, "float32"));
+    lower(slowest.half, peak_flops(kind, "bfloat16"));
+  }
+  return slowest;
+}
+
+}  // namespace
+
 std::string_view name_of(Collective collective) {
   switch (collective) {
     case Collective::kAllReduce:
@@ -147,21 +213,6 @@ std::string_view name_of(Collective collective) {
   }
   return "broadcast";
 }
-
-// The curve of the measured group whose size is nearest; null if nothing was measured.
-const MeasuredCollective* measured_collective(const Cluster& cluster, std::string_view name,
-                                              std::int64_t ranks) {
-  const MeasuredCollective* nearest = nullptr;
-  for (const MeasuredCollective& measured : cluster.collectives) {
-    if (measured.name != name) continue;
-    if (nearest == nullptr || std::abs(measured.ranks - ranks) < std::abs(nearest->ranks - ranks)) {
-      nearest = &measured;
-    }
-  }
-  return nearest;
-}
-
-}  // namespace
 
 std::int64_t host_of(const Cluster& cluster, std::int64_t rank) {
   std::int64_t host = 0;
@@ -227,6 +278,22 @@ double message_seconds(const Cluster& cluster, double bytes, std::int64_t from, 
 double compute_share(const Cluster& cluster, const GroupShape& shape) {
   if (shape.ranks <= 1) return 0;
   return link_at(cluster, outermost(shape)).compute_share;
+}
+
+bool operator==(const CollectiveLinks& a, const CollectiveLinks& b) noexcept {
+  return a.copy == b.copy && a.attention == b.attention &&
+         std::ranges::equal(a.links_, b.links_, [](const Link& one, const Link& other) {
+           return one.latency == other.latency && one.bytes_per_second == other.bytes_per_second;
+         });
+}
+
+CollectiveLinks collective_links(const Cluster& cluster, const GroupShape& shape) {
+  CollectiveLinks links;
+  if (shape.ranks <= 1) return links;
+  for (const Collective kind : kKinds) links.set(kind, link_of(cluster, kind, shape));
+  if (const LocalCopy copy = slowest_copy(cluster); copy.bytes_per_second > 0) links.copy = copy;
+  links.attention = slowest_attention(cluster);
+  return links;
 }
 
 }  // namespace trireme::cluster

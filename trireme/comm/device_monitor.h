@@ -49,7 +49,6 @@ class DeviceMonitor {
   DeviceMonitor(const DeviceMonitor&) = delete;
   DeviceMonitor& operator=(const DeviceMonitor&) = delete;
 
-  /// Follows an operation.
   void follow(Operation operation);
   /// Throws the error of the first operation that has failed, if one has.
   void check() const;

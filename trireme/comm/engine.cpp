@@ -48,7 +48,6 @@ std::span<const Engine> engines() {
 
 namespace {
 
-// Connects by one engine.
 Group connect_one(const Engine& engine, const EngineContext& context) {
   if (!engine.has_other_ranks) return {engine.connect(context), engine, context};
   check_encryption(engine);

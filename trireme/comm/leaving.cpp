@@ -11,8 +11,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 
-#include <string>
-
 namespace trireme {
 namespace {
 

@@ -8,14 +8,14 @@
 #include <trireme/comm/device_monitor.h>
 #include <trireme/comm/monitor/failure_report.h>
 #include <trireme/comm/monitor/flight_recorder.h>
-#include <trireme/comm/staging.h>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <chrono>
 #include <cstring>
-#include <utility>
 
 namespace trireme::comm {
 namespace {
@@ -89,6 +89,25 @@ CommError error_of(const Group& group, const Failed& failed, const std::string& 
 std::string message_without_hint(const Error& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\n  hint: "));
+}
+
+bool is_on_host(const Buffer& buffer) {
+  return !buffer.whole().defined() || buffer.whole().is_cpu();
+}
+
+// Operations are made with blocks of equal pieces only (collectives.cpp).
+Buffer on_host(const Buffer& buffer, bool is_read) {
+  const at::Tensor& tensor = buffer.whole();
+  const at::Tensor copy = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                            tensor.options().device(at::kCPU).pinned_memory(true));
+  if (is_read) copy.copy_(tensor);
+  return Buffer(copy, buffer.num_pieces());
+}
+
+// Returns whether the engine reads the output of an operation.
+bool reads_output(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
+         kind == OperationKind::kBroadcast;
 }
 
 }  // namespace
@@ -265,6 +284,25 @@ Work Starter::start_on_carrier(const Group& group, Operation&& operation) {
                     "broken, another rank ended before");
   }
   return work;
+}
+
+Staging Staging::replace(Operation& operation) {
+  const at::NoGradGuard no_grad;
+  Staging staging;
+  if (!is_on_host(operation.input)) operation.input = on_host(operation.input, /*is_read=*/true);
+  if (!is_on_host(operation.output)) {
+    const at::Tensor on_device = operation.output.whole();
+    operation.output = on_host(operation.output, reads_output(operation.kind));
+    staging.results_.emplace_back(on_device, operation.output.whole());
+  }
+  return staging;
+}
+
+void Staging::copy_back() const {
+  const at::NoGradGuard no_grad;
+  for (const auto& [on_device, on_host] : results_) {
+    on_device.copy_(on_host, /*non_blocking=*/true);
+  }
 }
 
 }  // namespace trireme::comm

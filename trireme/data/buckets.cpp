@@ -2,7 +2,7 @@
 #include <trireme/data/buckets.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/column_names.h>
+#include <trireme/data/detail/dataset_checks.h>
 
 #include <cstddef>
 

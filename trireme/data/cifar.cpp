@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads CIFAR-10 and CIFAR-100: records of one byte for each label, followed by an image.
+#include <trireme/data/cifar.h>
+
 #include <trireme/base/error.h>
-#include <trireme/data/cifar10.h>
-#include <trireme/data/cifar100.h>
 #include <trireme/data/dataset_views.h>
 #include <trireme/data/files/cifar10_layout.h>
 
@@ -21,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One label of a record.
 struct CifarLabel {
   std::string column;    // the name of the column
   std::int64_t classes;  // the number of classes; a label must be below it

@@ -11,7 +11,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <optional>
 #include <string_view>
 #include <utility>
 

@@ -8,8 +8,8 @@
 #include <trireme/data/buckets.h>
 #include <trireme/data/dataset.h>
 #include <trireme/data/iterable.h>
+#include <trireme/data/named_function.h>
 #include <trireme/data/padding.h>
-#include <trireme/data/sample_transform.h>
 #include <trireme/data/shard.h>
 #include <trireme/data/stream_state.h>
 #include <trireme/data/transform.h>

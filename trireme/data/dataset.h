@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets: numbered samples with named columns. Published image sets are in mnist.h, cifar10.h
-// and cifar100.h. Readers for your own files are in csv.h, npy.h and token_file.h; random samples
+// Data sets: numbered samples with named columns. Published image sets are in mnist.h and
+// cifar.h. Readers for your own files are in csv.h, npy.h and token_file.h; random samples
 // are in random_tensors.h. dataset_views.h derives data sets from other data sets.
 #pragma once
 

@@ -5,10 +5,13 @@
 #include <trireme/base/error.h>
 #include <trireme/data/philox.h>
 
+#include <ATen/core/Tensor.h>
+
 #include <functional>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace trireme::data {
 
@@ -56,6 +59,13 @@ class NamedFunction {
  private:
   std::string name_;
   Function function_;
+};
+
+/// A named function of some columns of one sample. It takes the tensors in the order in which
+/// DataLoader::map_columns() names the columns, and returns one tensor for each resulting column.
+class SampleTransform : public NamedFunction<std::vector<at::Tensor>> {
+ public:
+  using NamedFunction::NamedFunction;
 };
 
 }  // namespace trireme::data

@@ -11,6 +11,7 @@
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/fake_tensors.h>
 #include <trireme/tensor/dry_run/results.h>
+#include <trireme/tensor/ivalue_tensors.h>
 #include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -23,8 +24,6 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <vector>
 
 namespace trireme::graph {
 namespace {
@@ -42,8 +41,6 @@ class KeptGenerator {
   }
   KeptGenerator(const KeptGenerator&) = delete;
   KeptGenerator& operator=(const KeptGenerator&) = delete;
-  KeptGenerator(KeptGenerator&&) = delete;
-  KeptGenerator& operator=(KeptGenerator&&) = delete;
 
  private:
   at::Generator generator_;
@@ -63,11 +60,7 @@ void replicate(c10::ArrayRef<c10::IValue> made, const Layout& replicated) {
   const auto change = [&](const at::Tensor& tensor) {
     if (tensor::is_wrapper(tensor)) tensor::distributed_meta(tensor).layout = replicated;
   };
-  for (const c10::IValue& value : made) {
-    if (value.isTensor()) change(value.toTensor());
-    if (!value.isTensorList()) continue;
-    for (const c10::IValue& item : value.toListRef()) change(item.toTensor());
-  }
+  for (const c10::IValue& value : made) tensor::visit_tensors(value, change);
 }
 
 // Removes the hooks that users set on gradients of parameters while it lives. They must not see
@@ -87,8 +80,6 @@ class HooksAside {
   }
   HooksAside(const HooksAside&) = delete;
   HooksAside& operator=(const HooksAside&) = delete;
-  HooksAside(HooksAside&&) = delete;
-  HooksAside& operator=(HooksAside&&) = delete;
 
  private:
   using Hooks = std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>;

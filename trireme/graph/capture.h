@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <string>
 #include <vector>
 
 namespace torch::nn {

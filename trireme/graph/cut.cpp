@@ -3,15 +3,14 @@
 
 #include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/graph/balance.h>
 #include <trireme/graph/boundaries.h>
 #include <trireme/graph/module_path.h>
 #include <trireme/graph/tensor_uses.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <unordered_set>
-#include <utility>
 
 namespace trireme::graph {
 namespace {
@@ -37,11 +36,9 @@ const Mark* find_mark(const Graph& graph, const std::string& name) {
     if (module.path.find('.') != std::string::npos) continue;
     modules += join_message(modules.empty() ? "" : ", ", "'", module.path, "'");
   }
-  std::string marks;
-  for (const Mark& mark : graph.marks) {
-    names.push_back(mark.name);
-    marks += join_message(marks.empty() ? "" : ", ", "'", mark.name, "'");
-  }
+  for (const Mark& mark : graph.marks) names.push_back(mark.name);
+  const std::string marks =
+      list_text(graph.marks, ", ", [](const Mark& mark) { return "'" + mark.name + "'"; });
   std::string hint = config::did_you_mean(name, names);
   if (hint.empty()) {
     hint = "name it as named_modules() does, such as layer1.0";

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/graph/run/piece_program.h>
+#include <trireme/tensor/ivalue_tensors.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
@@ -29,8 +30,6 @@ class Surroundings {
   }
   Surroundings(const Surroundings&) = delete;
   Surroundings& operator=(const Surroundings&) = delete;
-  Surroundings(Surroundings&&) = delete;
-  Surroundings& operator=(Surroundings&&) = delete;
 
   void become(const Node& node) {
     set_gradients(has_gradients_ && node.grad_mode);
@@ -200,13 +199,7 @@ class Run {
       if (*slot != Feed::kNone) tensors_[*slot] = tensor;
       ++slot;
     };
-    for (const c10::IValue& value : stack_) {
-      if (value.isTensor()) {
-        store(value.toTensor());
-      } else if (value.isTensorList()) {
-        for (const c10::IValue& item : value.toListRef()) store(item.toTensor());
-      }
-    }
+    for (const c10::IValue& value : stack_) tensor::visit_tensors(value, store);
     stack_.clear();
     for (const std::size_t unused : step.dropped_after) tensors_[unused].reset();
   }

@@ -27,7 +27,6 @@ struct Program;
 /// after the run of the piece has ended.
 using RunPart = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-/// Options of Piece::run.
 struct RunOptions {
   /// Keys of random numbers. Without them, random operators draw from LibTorch's default generator
   /// as the module would.

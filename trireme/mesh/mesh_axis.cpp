@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/mesh/mesh_axis.h>
 
+#include <trireme/base/error.h>
 #include <trireme/base/text.h>
 
 namespace trireme {
 
 std::string to_string(std::span<const MeshAxis> axes) {
-  TextWriter text;
-  const char* separator = "";
-  for (const MeshAxis& axis : axes) {
-    text << separator << axis.name << "=" << axis.size;
-    separator = ", ";
-  }
-  return text.str();
+  return list_text(axes, ", ",
+                   [](const MeshAxis& axis) { return join_message(axis.name, "=", axis.size); });
 }
 
 std::int64_t num_ranks(std::span<const MeshAxis> axes) {

@@ -12,7 +12,6 @@
 
 namespace trireme::detail {
 
-/// A function that is called for tensors.
 using VisitTensor = std::function<void(const at::Tensor&)>;
 
 /// Calls visit(parameter) for each parameter that has a gradient. Tied parameters that are listed

@@ -3,7 +3,6 @@
 
 #include <trireme/base/error.h>
 #include <trireme/optim/counted_gradients.h>
-#include <trireme/optim/gradients.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 
 #include <ATen/core/grad_mode.h>

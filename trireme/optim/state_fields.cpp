@@ -3,8 +3,6 @@
 
 #include <torch/optim.h>
 
-#include <memory>
-
 namespace trireme::detail {
 namespace {
 

@@ -17,7 +17,6 @@ class OptimizerParamState;
 
 namespace trireme::detail {
 
-/// The maximum number of tensors in a state.
 inline constexpr std::size_t kMostStateTensors = 3;
 
 /// The fields of a state. All five kinds of state have tensors with the shape of the parameter, and

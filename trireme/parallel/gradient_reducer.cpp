@@ -8,7 +8,6 @@
 #include <trireme/parallel/buckets/divide.h>
 #include <trireme/parallel/gradients/gradient_buckets.h>
 #include <trireme/parallel/module/agreement.h>
-#include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/record/predicted_step.h>
 
 #include <ATen/MemoryOverlap.h>
@@ -21,8 +20,6 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
-#include <unordered_set>
-#include <utility>
 #include <vector>
 
 namespace trireme {

@@ -7,7 +7,6 @@
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/buckets/divide.h>
 #include <trireme/parallel/module/agreement.h>
-#include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/record/predicted_step.h>
 
 #include <ATen/core/grad_mode.h>
@@ -17,7 +16,6 @@
 #include <map>
 #include <numeric>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 namespace trireme {

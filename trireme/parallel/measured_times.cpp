@@ -7,7 +7,6 @@
 #include <array>
 #include <map>
 #include <tuple>
-#include <utility>
 
 namespace trireme::pipeline {
 namespace {

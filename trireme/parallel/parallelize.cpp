@@ -7,7 +7,6 @@
 #include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/module/local_memory.h>
-#include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/parallelized_impl.h>
 #include <trireme/parallel/pipeline/module_claim.h>
 #include <trireme/parallel/record/predicted_step.h>
@@ -28,7 +27,6 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
-#include <string>
 #include <unordered_set>
 
 namespace trireme {

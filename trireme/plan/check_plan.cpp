@@ -11,19 +11,10 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 #include <utility>
 
 namespace trireme {
 namespace {
-
-std::string axes_of(const std::vector<MeshAxis>& mesh) {
-  std::string text;
-  for (const MeshAxis& axis : mesh) {
-    text += join_message(text.empty() ? "" : ", ", axis.name, "=", axis.size);
-  }
-  return text;
-}
 
 bool has_axis(const Plan& plan, const std::string& name) {
   return std::ranges::find(plan.mesh, name, &MeshAxis::name) != plan.mesh.end();
@@ -106,26 +97,26 @@ void PlanChecker::check_mesh() {
   std::int64_t product = 1;
   for (const MeshAxis& axis : plan_.mesh) {
     if (axis.size < 1) {
-      return expect("mesh", axes_of(plan_.mesh), "sizes of 1 or more",
+      return expect("mesh", to_string(plan_.mesh), "sizes of 1 or more",
                     join_message("the sizes must multiply to the number of ranks, which is ",
                                  ranks_, "; start more ranks for a larger mesh"));
     }
     if (axis.name.empty() || std::ranges::count(plan_.mesh, axis.name, &MeshAxis::name) > 1) {
-      return expect("mesh", axes_of(plan_.mesh), "another name for every axis");
+      return expect("mesh", to_string(plan_.mesh), "another name for every axis");
     }
     product *= axis.size;
   }
   if (use_.devices > 0 && stage_ranks(plan_) != use_.devices) {
-    return expect("mesh", axes_of(plan_.mesh),
+    return expect("mesh", to_string(plan_.mesh),
                   join_message("the ", use_.devices, " devices of each process along pipe"));
   }
   if (product == ranks_) return;
   if (use_.devices > 0) {
-    return expect("mesh", axes_of(plan_.mesh),
+    return expect("mesh", to_string(plan_.mesh),
                   join_message("sizes that multiply to ", ranks_, ", for ", use_.ranks,
                                " processes of ", use_.devices, " devices"));
   }
-  expect("mesh", axes_of(plan_.mesh),
+  expect("mesh", to_string(plan_.mesh),
          ranks_ == 1 ? std::string("sizes of 1, because this process is the only rank")
                      : join_message("sizes that multiply to the ", ranks_, " ranks there are"),
          join_message("change the sizes, or start ", product,
@@ -145,14 +136,14 @@ void PlanChecker::check_axes() {
         config::did_you_mean(axis.name, {kDataAxis, kStageAxis, kContextAxis, kExpertAxis});
     if (axis.size == 1 && meant.empty()) continue;
     if (axis.name == kExpertAxis) {
-      add(join_message("plan: mesh is ", axes_of(plan_.mesh), ", and no layout names its axis ",
+      add(join_message("plan: mesh is ", to_string(plan_.mesh), ", and no layout names its axis ",
                        kExpertAxis, ", so no parameters are divided along it as experts"),
           "set plan.layouts to trireme::expert_layouts(module), or name the stacked parameters, as "
           "in `*.mixture.input_weight -> Shard(0) on expert`; for a module without experts, put "
           "these ranks along data");
       continue;
     }
-    add(join_message("plan: mesh is ", axes_of(plan_.mesh), ", and no layout names its axis ",
+    add(join_message("plan: mesh is ", to_string(plan_.mesh), ", and no layout names its axis ",
                      axis.name,
                      "; ranks have different data along `data`, different modules along `pipe`, "
                      "parts of sequences along `context`, experts along `expert`, and parts of "
@@ -176,12 +167,12 @@ void PlanChecker::check_placements(const std::string& field, const std::string& 
       std::vector<std::string> names;
       for (const MeshAxis& each : plan_.mesh) names.push_back(each.name);
       const std::string meant = config::did_you_mean(axis, names);
-      expect(
-          field, text,
-          plan_.mesh.empty()
-              ? "a mesh that has the axis " + axis
-              : join_message("an axis of the mesh ", axes_of(plan_.mesh), meant.empty() ? "" : "; ",
-                             meant, meant.empty() ? "" : " Or is the name in the mesh misspelt?"));
+      expect(field, text,
+             plan_.mesh.empty()
+                 ? "a mesh that has the axis " + axis
+                 : join_message("an axis of the mesh ", to_string(plan_.mesh),
+                                meant.empty() ? "" : "; ", meant,
+                                meant.empty() ? "" : " Or is the name in the mesh misspelt?"));
     }
     if (placement.is_partial() || placement.is_flat_shard()) {
       expect(field, text, "Shard or Replicate");

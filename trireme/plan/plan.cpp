@@ -3,6 +3,8 @@
 
 #include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
+#include <trireme/plan/plan_config.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/schedule_text.h>
 
@@ -10,14 +12,6 @@
 
 namespace trireme {
 namespace {
-
-std::string describe(const std::vector<MeshAxis>& mesh) {
-  std::string text;
-  for (const MeshAxis& axis : mesh) {
-    text += join_message(text.empty() ? "" : ", ", axis.name, "=", axis.size);
-  }
-  return text;
-}
 
 std::int64_t size_of_axis(const Plan& plan, const char* name) {
   const auto found = std::ranges::find(plan.mesh, name, &MeshAxis::name);
@@ -38,20 +32,6 @@ const char* name_of(GradientCompression wire) {
   return "unknown";
 }
 
-const char* name_of(SequenceAttention attention) {
-  switch (attention) {
-    case SequenceAttention::kCheapest:
-      return "cheapest";
-    case SequenceAttention::kRing:
-      return "ring";
-    case SequenceAttention::kHeads:
-      return "heads";
-    case SequenceAttention::kGather:
-      return "gather";
-  }
-  return "unknown";
-}
-
 // Indents all lines of a text except the first to the second column of the table.
 std::string in_column(const std::string& text) {
   std::string lines;
@@ -67,14 +47,13 @@ std::optional<schedule::Schedule> own_schedule(const Plan& plan) {
   if (std::ranges::find(schedule::kKinds, plan.schedule) != schedule::kKinds.end()) return {};
   if (!plan.schedule.starts_with("trireme-schedule")) {
     const std::vector<std::string> kinds(schedule::kKinds.begin(), schedule::kKinds.end());
-    std::string listed;
-    for (const std::string& kind : kinds) listed += kind + ", ";
     const std::string meant = config::did_you_mean(plan.schedule, kinds);
-    throw UsageError(join_message("plan: schedule is '", plan.schedule, "', expected one of ",
-                                  listed, "or the text of a schedule (docs/formats/schedule.md)"),
-                     meant.empty() ? "read a file with schedule::read_schedule first, and give its "
-                                     "text (schedule::to_text)"
-                                   : meant);
+    throw UsageError(
+        join_message("plan: schedule is '", plan.schedule, "', expected one of ", list_text(kinds),
+                     ", or the text of a schedule (docs/formats/schedule.md)"),
+        meant.empty() ? "read a file with schedule::read_schedule first, and give its "
+                        "text (schedule::to_text)"
+                      : meant);
   }
   return schedule::parse_schedule(plan.schedule, "plan.schedule");
 }
@@ -115,35 +94,24 @@ std::string to_string(const Plan& plan) {
   for (const auto& [name, level] : plan.zero_level_of) {
     levels += join_message(", ", level, " for ", name);
   }
-  std::string layouts;
-  for (const ParameterLayout& layout : plan.layouts) {
-    layouts += (layouts.empty() ? "" : "\n                     ") + to_string(layout);
-  }
-  std::string operators;
-  for (const OperatorLayout& layout : plan.operators) {
-    operators += (operators.empty() ? "" : "\n                     ") + to_string(layout);
-  }
-  std::string pipeline;
-  for (const auto& [path, stage] : plan.stages) {
-    pipeline += join_message(pipeline.empty() ? "" : ", ", stage, " from ", path);
-  }
-  std::string recomputed;
-  for (const std::string& pattern : plan.recompute) {
-    recomputed += (recomputed.empty() ? "" : ", ") + pattern;
-  }
+  const auto text_of = [](const auto& layout) { return to_string(layout); };
+  const std::string layouts = list_text(plan.layouts, "\n                     ", text_of);
+  const std::string operators = list_text(plan.operators, "\n                     ", text_of);
+  const std::string pipeline = list_text(plan.stages, ", ", [](const auto& stage) {
+    return join_message(stage.second, " from ", stage.first);
+  });
+  const std::string recomputed = list_text(plan.recompute);
   if (plan.mode == PlanMode::kAutomatic) {
-    std::string constraints;
-    for (const std::string& each : plan.constraints) {
-      constraints += (constraints.empty() ? "" : ", ") + each;
-    }
+    const std::string constraints = list_text(plan.constraints);
     return join_message("mode                 automatic\n",  //
                         "constraints          ", constraints.empty() ? "none" : constraints, "\n");
   }
-  return join_message("mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
+  const config::Value attention = config::Codec<SequenceAttention>::write(plan.sequence_attention);
+  return join_message("mesh                 ", plan.mesh.empty() ? "data" : to_string(plan.mesh),
                       "\n",  //
                       "layouts              ", layouts.empty() ? "none" : layouts, "\n",
                       "operators            ", operators.empty() ? "cheapest" : operators, "\n",
-                      "sequence attention   ", name_of(plan.sequence_attention), "\n",  //
+                      "sequence attention   ", *attention.text(), "\n",  //
                       "stages               ", pipeline.empty() ? "balanced" : pipeline, "\n",
                       "schedule             ", in_column(plan.schedule), "\n",  //
                       "chunks               ", plan.chunks, "\n",               //

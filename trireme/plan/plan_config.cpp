@@ -9,7 +9,6 @@
 #include <atomic>
 #include <charconv>
 #include <optional>
-#include <string>
 
 namespace trireme::config {
 

@@ -2,7 +2,6 @@
 #include <trireme/plan/rank_groups.h>
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 namespace trireme {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <trireme/cluster/cluster.h>
-#include <trireme/cluster/collective_links.h>
 #include <trireme/cluster/collective_time.h>
 #include <trireme/plan/plan.h>
 
@@ -23,7 +22,6 @@ class RankGroups {
   /// @param cluster has as many devices as the mesh has ranks.
   RankGroups(const Plan& plan, const cluster::Cluster& cluster);
 
-  /// Returns the number of all ranks.
   std::int64_t num_ranks() const noexcept { return ranks_; }
   /// Returns the number of ranks along an axis; 1 if there is none of this name.
   std::int64_t size(const std::string& axis) const;

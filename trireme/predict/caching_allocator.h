@@ -22,7 +22,6 @@ class CachingAllocator {
   /// Frees what has this name, if anything has.
   void free(std::int64_t name);
 
-  /// Returns the bytes of all segments.
   double reserved() const noexcept { return reserved_; }
   /// Returns the largest number of bytes that were in use at a time, as they were asked for.
   double peak_in_use() const noexcept { return peak_in_use_; }

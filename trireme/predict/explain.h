@@ -52,7 +52,6 @@ struct ExplainedMessage {
   double seconds = 0;  ///< the time of the message; 0 to a stage on the same rank
 };
 
-/// One stage of a pipeline.
 struct ExplainedStage {
   int rank = 0;              ///< the coordinate along `pipe` of the ranks that run it
   std::string first_module;  ///< path of the module of its first operator

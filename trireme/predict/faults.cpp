@@ -2,10 +2,10 @@
 #include <trireme/predict/faults.h>
 
 #include <trireme/base/error.h>
+#include <trireme/predict/prediction.h>
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 
 namespace trireme::predict {
 namespace {
@@ -85,34 +85,25 @@ FaultPrediction predict_faults(const FaultOptions& options) {
   return prediction;
 }
 
-double simulate_faults(const FaultOptions& options, double useful_seconds, std::uint64_t seed) {
-  check(options);
-  if (!(options.interval_seconds > 0)) {
-    throw UsageError("a simulation of faults needs an interval between checkpoints",
-                     "take best_interval of predict_faults");
+FaultOptions fault_options(const Prediction& prediction, const cluster::Cluster& cluster) {
+  constexpr double kSecondsPerHour = 3600;
+  FaultOptions options = {.hosts = 0};
+  double failures_per_hour = 0;
+  const cluster::Cluster used = cluster.with_ranks(prediction.ranks);
+  for (const cluster::Hosts& hosts : used.hosts) {
+    options.hosts += hosts.count;
+    if (hosts.failure_hours <= 0) continue;
+    failures_per_hour += static_cast<double>(hosts.count) / hosts.failure_hours;
   }
-  std::mt19937_64 random(seed);
-  std::exponential_distribution<double> next_failure(1 / failure_seconds(options));
-  double now = 0;
-  double done = 0;  // work that is saved
-  double failure = next_failure(random);
-  while (done < useful_seconds) {
-    const double end = now + options.interval_seconds + options.save_seconds;
-    if (failure > end) {
-      now = end;
-      done += options.interval_seconds;
-      continue;
-    }
-    now = failure;
-    // A failure during recovery begins it anew.
-    while (true) {
-      failure = now + next_failure(random);
-      if (failure > now + recovery_seconds(options)) break;
-      now = failure;
-    }
-    now += recovery_seconds(options);
+  if (failures_per_hour > 0) {
+    options.host_failure_seconds =
+        static_cast<double>(options.hosts) * kSecondsPerHour / failures_per_hour;
   }
-  return done / now;
+  if (prediction.checkpoint_seconds > 0) {
+    options.save_seconds = prediction.checkpoint_seconds;
+    options.load_seconds = prediction.checkpoint_seconds;
+  }
+  return options;
 }
 
 }  // namespace trireme::predict

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts what failures cost a long training: how often they come, how often to save, and the
-// share of time that remains for training.
+// share of time that remains for training. The options come from a prediction and from the
+// description of a cluster.
 #pragma once
+
+#include <trireme/cluster/cluster.h>
 
 #include <cstdint>
 
 namespace trireme::predict {
+
+struct Prediction;
 
 /// What decides the cost of failures. All times are in seconds.
 struct FaultOptions {
@@ -40,9 +45,11 @@ struct FaultPrediction {
 /// for negative times, no hosts, or a time between failures of 0.
 FaultPrediction predict_faults(const FaultOptions& options);
 
-/// Simulates a training of `useful_seconds` of work with random failures, and returns the share of
-/// time that was training that counts. The same seed gives the same result. Throws UsageError as
-/// predict_faults, and if the interval is not above 0.
-double simulate_faults(const FaultOptions& options, double useful_seconds, std::uint64_t seed);
+/// Returns options for predict_faults(): the hosts of the prediction's ranks, the mean time between
+/// failures of one of them by the description's `failure_hours`, and for saving and loading the
+/// time in which all hosts write a checkpoint at once. If no host is said to fail,
+/// `host_failure_seconds` is 0; without `disk_gb_per_s`, saving and loading have their defaults.
+/// Throws UsageError if the cluster has fewer devices than the prediction has ranks.
+FaultOptions fault_options(const Prediction& prediction, const cluster::Cluster& cluster);
 
 }  // namespace trireme::predict

@@ -8,7 +8,6 @@
 #include <trireme/plan/plan_schedule.h>
 #include <trireme/plan/rank_groups.h>
 #include <trireme/predict/buckets.h>
-#include <trireme/predict/element_bytes.h>
 #include <trireme/predict/limited_activations.h>
 #include <trireme/predict/memory_walk.h>
 #include <trireme/predict/predictable_plan.h>
@@ -24,7 +23,6 @@
 #include <cstddef>
 #include <limits>
 #include <map>
-#include <optional>
 #include <set>
 #include <string_view>
 
@@ -509,6 +507,22 @@ class StepModel {
   std::vector<StageModel> stages_;
 };
 
+constexpr double kFloat32Bytes = 4;
+constexpr double kHalfBytes = 2;
+
+// Numbers that the optimizer keeps for each element.
+double num_states(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::kSgd:
+      return 0;
+    case Optimizer::kMomentum:
+      return 1;
+    case Optimizer::kAdam:
+      break;
+  }
+  return 2;
+}
+
 }  // namespace
 
 Prediction predict(const ModuleRecord& record, const Plan& plan, const cluster::Cluster& cluster,
@@ -538,6 +552,19 @@ Prediction predict(ModuleRef module, const Plan& plan, const cluster::Cluster& c
                    const std::function<at::Tensor()>& forward, const TrainingOptions& options) {
   check_predictable(plan);
   return predict(record_module(module, plan, forward, &cluster), plan, cluster, options);
+}
+
+double gradient_bytes(const ParameterRecord& parameter, const TrainingOptions& options) {
+  return parameter.is_half && !options.has_float32_gradients ? kHalfBytes : kFloat32Bytes;
+}
+
+double optimizer_bytes(const ParameterRecord& parameter, const TrainingOptions& options) {
+  if (options.optimizer_state_bytes) {
+    return *options.optimizer_state_bytes * parameter.bytes / std::max(1.0, parameter.elements);
+  }
+  if (!parameter.is_half) return num_states(options.optimizer) * kFloat32Bytes;
+  if (!options.has_master_weights) return num_states(options.optimizer) * kHalfBytes;
+  return (num_states(options.optimizer) + 1) * kFloat32Bytes;
 }
 
 }  // namespace trireme::predict

@@ -11,7 +11,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 
@@ -75,5 +74,11 @@ Prediction predict(const ModuleRecord& record, const Plan& plan, const cluster::
 /// cluster that has too few devices or lacks a figure that is needed, and as explain().
 Prediction predict(ModuleRef module, const Plan& plan, const cluster::Cluster& cluster,
                    const std::function<at::Tensor()>& forward, const TrainingOptions& options = {});
+
+/// Returns the bytes of the gradient of one element.
+double gradient_bytes(const ParameterRecord& parameter, const TrainingOptions& options);
+
+/// Returns the bytes of the optimizer's state for one element, with the fp32 copy if there is one.
+double optimizer_bytes(const ParameterRecord& parameter, const TrainingOptions& options);
 
 }  // namespace trireme::predict

@@ -2,7 +2,6 @@
 #include <trireme/predict/predictable_plan.h>
 
 #include <trireme/base/error.h>
-#include <trireme/plan/check_plan.h>
 
 namespace trireme::predict {
 

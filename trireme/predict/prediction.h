@@ -46,7 +46,6 @@ struct StepParts {
   double optimizer = 0;      ///< the optimizer's step
 };
 
-/// A prediction.
 struct Prediction {
   std::string cluster;        ///< name of the cluster
   std::int64_t ranks = 0;     ///< number of ranks
@@ -61,7 +60,7 @@ struct Prediction {
   double checkpoint_bytes = 0;               ///< parameters and optimizer state of all ranks
   double checkpoint_seconds = 0;  ///< time to write it by all hosts at once; 0: disks are unknown
   std::vector<double> stage_seconds;  ///< forward and backward of one micro-batch, by stage
-  /// What failures cost; predict() leaves it empty (fault_options.h).
+  /// What failures cost; predict() leaves it empty (fault_options()).
   std::optional<FaultPrediction> faults{};
 
   /// Returns the largest memory of a rank in bytes.

@@ -65,7 +65,6 @@ struct SimulatedRank {
   double end() const;
 };
 
-/// A simulated step.
 struct SimulatedStep {
   Prediction prediction{};             ///< as predict() returns it
   std::vector<SimulatedRank> ranks{};  ///< by coordinate along `pipe`

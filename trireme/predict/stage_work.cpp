@@ -13,7 +13,6 @@
 #include <limits>
 #include <set>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 

@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <string>
 #include <system_error>
 #include <tuple>
 #include <utility>

@@ -3,7 +3,6 @@
 
 #include <trireme/report/number.h>
 
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -16,33 +15,27 @@ constexpr std::string_view kNames =
     "gradient_norm,data_seconds,forward_seconds,backward_seconds,communication_seconds,"
     "optimizer_seconds,callbacks_seconds,total_seconds\n";
 
-// Collects values separated by commas. No value contains a comma or a quotation mark, so quoting is
-// not needed.
-class Line {
- public:
-  explicit Line(std::string_view kind) : text_(kind) {}
-
-  Line& add(std::int64_t value) {
-    text_ += ',' + std::to_string(value);
-    return *this;
-  }
-  Line& add(double value) {
-    text_ += ',' + shortest(value);
-    return *this;
-  }
-  template <typename Number>
-  Line& add(const std::optional<Number>& value) {
-    return value ? add(*value) : skip(1);
-  }
-  Line& skip(std::size_t columns) {
-    text_.append(columns, ',');
-    return *this;
-  }
-  std::string end() { return std::move(text_) + "\n"; }
-
- private:
-  std::string text_;
+// A column without a value, and several of them.
+struct Empty {
+  std::size_t columns = 1;
 };
+
+void add(std::string& line, std::int64_t value) { line += ',' + std::to_string(value); }
+void add(std::string& line, double value) { line += ',' + shortest(value); }
+void add(std::string& line, Empty none) { line.append(none.columns, ','); }
+template <typename Number>
+void add(std::string& line, const std::optional<Number>& value) {
+  value ? add(line, *value) : add(line, Empty{});
+}
+
+// Returns values separated by commas. No value contains a comma or a quotation mark, so quoting is
+// not needed.
+template <typename... Values>
+std::string line_of(std::string_view kind, const Values&... values) {
+  std::string line(kind);
+  (add(line, values), ...);
+  return line + "\n";
+}
 
 }  // namespace
 
@@ -54,57 +47,27 @@ CsvFile::CsvFile(std::filesystem::path path) : file_(std::move(path)) {
 
 void CsvFile::append(std::string line) {
   // The mark and the line go into one record, so that the mark cannot get lost by itself.
-  if (file_.lost() > 0) line = Line("lost").skip(5).add(file_.lost()).skip(11).end() + line;
+  if (file_.lost() > 0) line = line_of("lost", Empty{5}, file_.lost(), Empty{11}) + line;
   file_.append(line);
 }
 
 void CsvFile::write(const StepRecord& step) {
   const PhaseSeconds& seconds = step.seconds;
-  append(Line("step")
-             .add(step.moment.epoch)
-             .add(step.step)
-             .add(step.moment.global_step)
-             .add(step.loss)
-             .skip(1)
-             .add(step.samples)
-             .add(step.all_samples)
-             .add(step.throughput())
-             .add(step.learning_rate)
-             .add(step.gradient_norm)
-             .add(seconds.data)
-             .add(seconds.forward)
-             .add(seconds.backward)
-             .add(seconds.communication)
-             .add(seconds.optimizer)
-             .add(seconds.callbacks)
-             .add(seconds.total)
-             .end());
+  append(line_of("step", step.moment.epoch, step.step, step.moment.global_step, step.loss, Empty{},
+                 step.samples, step.all_samples, step.throughput(), step.learning_rate,
+                 step.gradient_norm, seconds.data, seconds.forward, seconds.backward,
+                 seconds.communication, seconds.optimizer, seconds.callbacks, seconds.total));
 }
 
 void CsvFile::write(const EpochRecord& epoch) {
-  append(Line("epoch")
-             .add(epoch.moment.epoch)
-             .skip(1)
-             .add(epoch.moment.global_step)
-             .add(epoch.loss)
-             .skip(1)
-             .add(epoch.samples)
-             .skip(10)
-             .add(epoch.seconds)
-             .end());
+  append(line_of("epoch", epoch.moment.epoch, Empty{}, epoch.moment.global_step, epoch.loss,
+                 Empty{}, epoch.samples, Empty{10}, epoch.seconds));
 }
 
 void CsvFile::write(const EvaluationRecord& evaluation) {
-  append(Line("evaluation")
-             .add(evaluation.moment.epoch)
-             .skip(1)
-             .add(evaluation.moment.global_step)
-             .add(evaluation.loss)
-             .add(evaluation.accuracy)
-             .add(evaluation.samples)
-             .skip(10)
-             .add(evaluation.seconds)
-             .end());
+  append(line_of("evaluation", evaluation.moment.epoch, Empty{}, evaluation.moment.global_step,
+                 evaluation.loss, evaluation.accuracy, evaluation.samples, Empty{10},
+                 evaluation.seconds));
 }
 
 }  // namespace trireme::report

@@ -4,7 +4,6 @@
 #include <trireme/base/input_file.h>
 #include <trireme/base/text.h>
 
-#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <string_view>

@@ -30,7 +30,6 @@ class TensorBoardFile final : public RecordFile {
   void write(const EpochRecord& epoch) override;
   void write(const EvaluationRecord& evaluation) override;
 
-  /// Returns the path of the file.
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:

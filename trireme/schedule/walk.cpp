@@ -2,7 +2,6 @@
 #include <trireme/schedule/walk.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
 

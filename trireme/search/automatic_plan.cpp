@@ -14,7 +14,6 @@
 #include <trireme/plan/plan_config.h>
 #include <trireme/report/number.h>
 #include <trireme/search/constraints.h>
-#include <trireme/search/training/loss_of_rows.h>
 #include <trireme/version.h>
 
 #include <c10/util/hash.h>

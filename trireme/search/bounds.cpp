@@ -4,17 +4,14 @@
 #include <trireme/cluster/operator_time.h>
 #include <trireme/cluster/units.h>
 #include <trireme/plan/rank_groups.h>
-#include <trireme/predict/element_bytes.h>
 #include <trireme/predict/memory_walk.h>
+#include <trireme/predict/predict.h>
 #include <trireme/predict/stage_work.h>
 #include <trireme/predict/step_costs.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <set>
-#include <utility>
-#include <vector>
 
 namespace trireme::search {
 namespace {

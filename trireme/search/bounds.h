@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <map>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -36,7 +35,6 @@ class BoundTable {
         repeated_(repeated),
         records_(records) {}
 
-  /// Returns the bounds of a choice.
   Bounds of(const Choice& choice);
 
  private:

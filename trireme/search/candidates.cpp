@@ -2,11 +2,11 @@
 #include <trireme/search/candidates.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/schedule/generators/generators.h>
 
 #include <algorithm>
 #include <set>
-#include <string>
 
 namespace trireme::search {
 namespace {
@@ -201,10 +201,8 @@ class ChoiceList {
   }
 
   [[noreturn]] void refuse() const {
-    std::string all;
-    for (const std::string& reason : reasons_) all += (all.empty() ? "" : "; ") + reason;
     throw UsageError(join_message("no plan for ", ranks_, " ranks and steps of ", training_.rows,
-                                  " rows is left: ", all),
+                                  " rows is left: ", list_text(reasons_, "; ")),
                      "sizes of axes multiply to the number of ranks, and rows are divided by data "
                      "and micro_batches; change one of these");
   }

@@ -131,11 +131,7 @@ void add_constraint(Constraints& constraints, std::string_view text) {
     set(constraints.chunks, integer_of(wish, 1), wish, earlier(constraints.chunks.value_or(0)));
   } else if (wish.name == "schedule") {
     if (std::ranges::find(schedule::kKinds, wish.value) == schedule::kKinds.end()) {
-      std::string kinds;
-      for (const std::string_view kind : schedule::kKinds) {
-        kinds += join_message(kinds.empty() ? "" : ", ", kind);
-      }
-      refuse_value(wish, "one of " + kinds);
+      refuse_value(wish, "one of " + list_text(schedule::kKinds));
     }
     set(constraints.schedule, wish.value, wish, earlier(constraints.schedule.value_or("")));
   } else if (wish.name == "recompute") {
@@ -154,10 +150,8 @@ void add_constraint(Constraints& constraints, std::string_view text) {
         constraints.memory_gib > 0 ? std::min(constraints.memory_gib, *limit) : *limit;
   } else {
     const std::string meant = config::did_you_mean(wish.name, names);
-    std::string all;
-    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
     throw ConfigError(join_message("constraint '", printable(text), "' has an unknown name"),
-                      meant.empty() ? "use one of " + all : meant);
+                      meant.empty() ? "use one of " + list_text(names) : meant);
   }
 }
 

@@ -17,9 +17,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
-#include <optional>
 #include <set>
-#include <string>
 #include <string_view>
 #include <utility>
 

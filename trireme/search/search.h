@@ -37,7 +37,6 @@ struct Candidate {
   bool fits = false;  ///< within the memory of devices and Constraints::memory_gib
 };
 
-/// The result of a search.
 struct SearchResult {
   /// The plans that fit, the fastest first. Empty if none does.
   std::vector<Candidate> best;

@@ -3,7 +3,7 @@
 // are chosen. They belong to the mesh and live as long as it.
 #pragma once
 
-#include <trireme/cluster/collective_links.h>
+#include <trireme/cluster/collective_time.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/tensor/sequence_attention.h>
 

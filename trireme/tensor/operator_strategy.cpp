@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
-#include <trireme/tensor/dispatch/parts.h>
+#include <trireme/tensor/dispatch/choose_layouts.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/per_call/intercept.h>
 

@@ -59,8 +59,6 @@ class StrategyOfNextOperator {
   ~StrategyOfNextOperator();
   StrategyOfNextOperator(const StrategyOfNextOperator&) = delete;
   StrategyOfNextOperator& operator=(const StrategyOfNextOperator&) = delete;
-  StrategyOfNextOperator(StrategyOfNextOperator&&) = delete;
-  StrategyOfNextOperator& operator=(StrategyOfNextOperator&&) = delete;
 
   /// Throws UsageError if no operator with a tensor was called.
   void expect_taken() const;
@@ -121,8 +119,6 @@ class DataParallelDefault {
   ~DataParallelDefault();
   DataParallelDefault(const DataParallelDefault&) = delete;
   DataParallelDefault& operator=(const DataParallelDefault&) = delete;
-  DataParallelDefault(DataParallelDefault&&) = delete;
-  DataParallelDefault& operator=(DataParallelDefault&&) = delete;
 
  private:
   struct Impl;

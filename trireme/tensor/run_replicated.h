@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <string_view>
 #include <tuple>
 #include <type_traits>

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
-#include <string_view>
 #include <system_error>
 #include <utility>
 

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/train/label_checks.h>
+#include <trireme/train/losses.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/optim/gradients.h>
+#include <trireme/report/number.h>
 #include <trireme/train/model.h>
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -137,6 +138,27 @@ void GradientNorms::on_backward_end(const StepContext& step) {
     const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
     step.run.log("gradient_norm/" + name, values.norm().item<double>());
   }
+}
+
+LossMonitor::LossMonitor(std::int64_t every_steps, report::Console& console)
+    : every_steps_(every_steps), console_(console) {
+  if (every_steps < 1) {
+    throw UsageError(join_message("a loss monitor prints every n-th step, got n = ", every_steps),
+                     "give 1 or more");
+  }
+}
+
+void LossMonitor::on_step_end(const StepEndContext& step) {
+  if (step.global_step % every_steps_ != 0) return;
+  console_.line(join_message("epoch: ", step.epoch, " step: ", step.step, ", loss is ",
+                             report::shortest(step.loss)));
+}
+
+void TimeMonitor::on_epoch_end(const EpochEndContext& epoch) {
+  const double milliseconds = epoch.seconds * 1e3;
+  const auto steps = static_cast<double>(epoch.run.steps_in_epoch - epoch.steps_done);
+  console_.line(join_message("epoch time: ", report::fixed(milliseconds, 1), " ms, per step time: ",
+                             report::fixed(milliseconds / steps, 3), " ms"));
 }
 
 }  // namespace trireme

@@ -2,8 +2,10 @@
 // Callbacks that log numbers (RunContext::log) for callbacks that write them. Give them before a
 // CsvWriter, a JsonlWriter or a TensorBoardWriter, or read RunContext::scalars in a callback of
 // your own.
+// LossMonitor and TimeMonitor print the loss and times instead.
 #pragma once
 
+#include <trireme/report/console.h>
 #include <trireme/report/progress_bar.h>
 #include <trireme/train/callback.h>
 
@@ -98,6 +100,39 @@ class GradientNorms final : public Callback {
  private:
   GradientNormsOptions options_;
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
+};
+
+/// Prints a line such as `epoch: 1 step: 1, loss is 1.4686084` after every n-th step, counted over
+/// all epochs. The loss is that of this rank, with the fewest digits that read back as the same
+/// float32. Every rank prints its own. The launcher shows the output of rank 0 and stores that of
+/// each rank in a file.
+class LossMonitor final : public Callback {
+ public:
+  /// @param every_steps at least 1, else UsageError is thrown.
+  /// @param console must outlive the callback.
+  explicit LossMonitor(std::int64_t every_steps = 1,
+                       report::Console& console = report::Console::standard());
+
+  void on_step_end(const StepEndContext& step) override;
+
+ private:
+  std::int64_t every_steps_;
+  report::Console& console_;
+};
+
+/// Prints a line such as `epoch time: 1234.5 ms, per step time: 12.3 ms` after every epoch. The
+/// first number is the training time, with the callbacks of steps and without the evaluation. The
+/// second is that time divided by the number of steps taken. Every rank prints its own.
+class TimeMonitor final : public Callback {
+ public:
+  /// @param console must outlive the callback.
+  explicit TimeMonitor(report::Console& console = report::Console::standard())
+      : console_(console) {}
+
+  void on_epoch_end(const EpochEndContext& epoch) override;
+
+ private:
+  report::Console& console_;
 };
 
 }  // namespace trireme

@@ -6,7 +6,6 @@
 #include <trireme/train/model.h>
 
 #include <charconv>
-#include <string>
 #include <system_error>
 #include <utility>
 

@@ -7,7 +7,7 @@
 #include <trireme/comm/world.h>
 #include <trireme/parallel/deferred.h>
 #include <trireme/parallel/training_step.h>
-#include <trireme/schedule/pictures/trace.h>
+#include <trireme/schedule/pictures/schedule_picture.h>
 
 #include <CLI/CLI.hpp>
 #include <bench/multi/beside.h>

@@ -3,7 +3,7 @@
 #include <trireme/parallel/pipeline/executor.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/passes.h>
-#include <trireme/schedule/pictures/trace.h>
+#include <trireme/schedule/pictures/schedule_picture.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

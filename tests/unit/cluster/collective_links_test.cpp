@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/cluster/collective_links.h>
-
 #include <trireme/base/error.h>
+#include <trireme/cluster/collective_time.h>
 
 #include <gmock/gmock.h>
 #include <tests/temporary_folder.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/data/detail/batch_memory.h>
+#include <trireme/data/detail/collator.h>
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/data/cifar100.h>
-
 #include <trireme/base/error.h>
+#include <trireme/data/cifar.h>
 
 #include <gmock/gmock.h>
 #include <tests/temporary_folder.h>

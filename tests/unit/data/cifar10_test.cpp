@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/data/cifar10.h>
-
 #include "files.h"
 #include <trireme/base/error.h>
+#include <trireme/data/cifar.h>
 
 #include <gmock/gmock.h>
 

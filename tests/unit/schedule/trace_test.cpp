@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/schedule/pictures/trace.h>
-
 #include <trireme/schedule/generators/generators.h>
+#include <trireme/schedule/pictures/schedule_picture.h>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>

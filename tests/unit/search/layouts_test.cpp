@@ -5,8 +5,7 @@
 #include <trireme/cluster/operator_time.h>
 #include <trireme/search/layouts/layout_replay.h>
 #include <trireme/search/layouts/layout_search.h>
-#include <trireme/search/layouts/parameter_groups.h>
-#include <trireme/search/training/loss_of_rows.h>
+#include <trireme/search/training/training.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

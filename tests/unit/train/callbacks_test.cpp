@@ -3,9 +3,8 @@
 #include "tests/unit/train/small_problem.h"
 #include <trireme/base/error.h>
 #include <trireme/train/checkpoints.h>
-#include <trireme/train/loss_monitor.h>
+#include <trireme/train/monitors.h>
 #include <trireme/train/progress_bar_callback.h>
-#include <trireme/train/time_monitor.h>
 
 #include <gmock/gmock.h>
 

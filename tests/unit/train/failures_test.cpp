@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What data, network, loss, optimizer or an evaluation throw on one rank stops all of them, with
 // the rank, what it was doing, and the message; no rank waits for one that does not come.
-#include <trireme/train/loop/failures.h>
-
 #include "tests/ranks/thread_ranks.h"
 #include "tests/unit/train/small_problem.h"
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/train/lambda_callback.h>
+#include <trireme/train/loop/callback_calls.h>
 
 #include <gmock/gmock.h>
 

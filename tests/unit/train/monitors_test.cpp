@@ -5,8 +5,8 @@
 #include "tests/unit/train/small_problem.h"
 #include <trireme/base/error.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/train/clock_offsets.h>
 #include <trireme/train/lambda_callback.h>
+#include <trireme/train/trace_writer.h>
 
 #include <gmock/gmock.h>
 

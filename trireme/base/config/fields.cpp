@@ -3,7 +3,6 @@
 
 #include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
-#include <trireme/base/text.h>
 
 namespace trireme::config {
 namespace {

@@ -21,7 +21,6 @@ class Arguments {
 
   Arguments(OperationKind kind, const EngineConnection& engine);
 
-  /// Returns the only tensor of a list.
   const at::Tensor& only(const Tensors& tensors) const;
   /// Returns the only list, which must have a tensor for each rank.
   const Tensors& only_list(const std::vector<Tensors>& lists) const;
@@ -52,7 +51,6 @@ class Arguments {
   /// Sets the output to the rows of one tensor, like `set_input_rows`.
   void set_output_rows(const at::Tensor& tensor, const std::vector<std::int64_t>& splits);
 
-  /// Returns the operation.
   Operation take() && { return std::move(operation_); }
 
  private:

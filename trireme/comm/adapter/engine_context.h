@@ -8,7 +8,6 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
-#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>

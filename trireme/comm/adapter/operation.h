@@ -66,7 +66,6 @@ class Buffer {
   /// Returns the dtype of the pieces; kByte if there is none.
   at::ScalarType dtype() const;
 
-  /// Returns the number of elements of a piece.
   std::int64_t length(int piece = 0) const;
   /// Returns the number of bytes of a piece.
   std::size_t num_bytes(int piece = 0) const;
@@ -146,7 +145,6 @@ struct OperationSummary {
   bool fits(const OperationSummary& other) const noexcept;
 };
 
-/// Returns the description of an operation.
 OperationSummary summary_of(const Operation& operation);
 
 /// Returns a text such as `receive from rank 1 with tag 3 (4 elements of Float, 16 bytes)` or

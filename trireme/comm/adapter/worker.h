@@ -18,7 +18,6 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Adds a task.
   void submit(std::function<void()> task);
 
  private:

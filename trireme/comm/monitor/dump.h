@@ -3,7 +3,7 @@
 // shows where the ranks went different ways. There is one JSON file per rank and group.
 #pragma once
 
-#include <trireme/comm/monitor/operation_record.h>
+#include <trireme/comm/monitor/flight_recorder.h>
 
 #include <filesystem>
 #include <string>

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FlightRecorder: stores the last operations of one rank in a group, for engines that have no
-// recorder of their own.
+// recorder of their own. OperationRecord is one of them, for messages and dumps.
 #pragma once
-
-#include <trireme/comm/monitor/operation_record.h>
 
 #include <array>
 #include <chrono>
@@ -17,6 +15,29 @@
 
 namespace trireme::comm {
 
+struct OperationRecord {
+  /// Counts the collectives of a group from 1, equally on all ranks. Sends and receives of a rank
+  /// have a count of their own.
+  std::uint64_t number = 0;
+  bool is_collective = true;
+  std::string what;                     ///< such as `all-reduce (sum) of 100 float32`
+  std::string label;                    ///< the label that the caller gave
+  std::chrono::nanoseconds started{};   ///< on the monotonic clock of the host
+  std::chrono::nanoseconds finished{};  ///< zero while it runs
+};
+
+/// Returns a text such as `all-reduce (sum) of 100 float32, number 7 ('layer1.weight')`.
+std::string describe(const OperationRecord& record);
+
+/// The records of one rank in one group, oldest first, and the error for which they were written.
+struct Dump {
+  std::string group;
+  int rank = 0;
+  int size = 1;
+  std::string error;
+  std::vector<OperationRecord> operations;
+};
+
 /// The last kRecords operations of one rank. Thread-safety: safe.
 class FlightRecorder {
  public:
@@ -24,7 +45,6 @@ class FlightRecorder {
   /// Identifies an operation of this rank, collective or not. Counts all of them from 1.
   using Serial = std::uint64_t;
 
-  /// An operation that begins.
   struct Operation {
     std::uint64_t number = 0;  ///< counts the group's collectives or this rank's messages
     const char* name = "";     ///< a string with static storage, like `type`

@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <csignal>
 #include <iostream>
-#include <limits>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -51,7 +50,6 @@ void ask_to_leave(Asker by) noexcept {
   asker.compare_exchange_strong(nobody, by);
 }
 
-// Shared with the thread.
 struct Shared {
   std::mutex mutex;
   LeaveLimits limits;

@@ -14,7 +14,6 @@ namespace trireme::comm {
 /// first call has an effect. A forked child ends without running `write`.
 void dump_at_termination(void (*write)());
 
-/// The limits of leaving.
 struct LeaveLimits {
   /// The time after a request in which this process must have ended. Then it says so, writes dumps
   /// and ends by SIGTERM.

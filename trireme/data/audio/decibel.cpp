@@ -4,6 +4,8 @@
 #include <trireme/data/audio/spectrogram.h>
 #include <trireme/data/detail/operation.h>
 
+#include <ATen/Dispatch.h>
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -33,11 +35,8 @@ class AmplitudeToDecibel final : public detail::Operation {
 
   void run(const Form& from, const std::byte* input, std::byte* output,
            Random& /*random*/) const override {
-    if (from.dtype == at::kFloat) {
-      convert<float>(from, input, output);
-    } else {
-      convert<double>(from, input, output);
-    }
+    AT_DISPATCH_FLOATING_TYPES(from.dtype, "amplitude_to_decibel",
+                               [&] { convert<scalar_t>(from, input, output); });
   }
 
  private:

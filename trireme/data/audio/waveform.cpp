@@ -5,6 +5,8 @@
 #include <trireme/data/audio/resampler.h>
 #include <trireme/data/detail/operation.h>
 
+#include <ATen/Dispatch.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -169,11 +171,8 @@ class Resample final : public detail::Operation {
 
   void run(const Form& from, const std::byte* input, std::byte* output,
            Random& /*random*/) const override {
-    if (from.dtype == at::kFloat) {
-      run_rows<float>(from, input, output);
-    } else {
-      run_rows<double>(from, input, output);
-    }
+    AT_DISPATCH_FLOATING_TYPES(from.dtype, "resample",
+                               [&] { run_rows<scalar_t>(from, input, output); });
   }
 
  private:

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads and transforms the samples of a batch and writes each directly into its row.
+// Loads and transforms the samples of a batch and writes each directly into its row. The memory of
+// batches is reused: a batch of images has megabytes, and fresh memory would come from the system
+// page by page, which takes longer than filling it.
 #pragma once
 
-#include <trireme/data/detail/batch_memory.h>
-#include <trireme/data/detail/batch_sampler.h>
 #include <trireme/data/detail/loader_spec.h>
 #include <trireme/data/detail/operation.h>
+#include <trireme/data/detail/pass.h>
 #include <trireme/data/detail/pointwise_transforms.h>
 #include <trireme/data/detail/sample_value.h>
+
+#include <ATen/core/Tensor.h>
 
 #include <array>
 #include <cstddef>
@@ -18,6 +21,21 @@
 #include <vector>
 
 namespace trireme::data::detail {
+
+/// Allocates tensors whose memory is reused once the last tensor that shares it is destroyed, on
+/// any thread. Keeps a few free blocks until this object and all its tensors are gone. Not
+/// thread-safe itself.
+class BatchMemory {
+ public:
+  BatchMemory();
+
+  /// Returns an uninitialized CPU tensor, like at::empty. resize_() cannot enlarge a large one.
+  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype);
+
+ private:
+  class Pool;
+  std::shared_ptr<Pool> pool_;
+};
 
 /// A batch, and the samples that were replaced in it.
 struct CollatedBatch {

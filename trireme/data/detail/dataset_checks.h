@@ -1,16 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of arguments that all data sets share.
+// Lookup of columns by name, and checks of arguments that all data sets share.
 #pragma once
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/column_names.h>
+#include <trireme/base/text.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme::data::detail {
+
+/// Returns the names joined as `'image', 'label'`.
+inline std::string quoted(const std::vector<std::string>& names) {
+  return list_text(names, ", ", [](const std::string& name) { return "'" + name + "'"; });
+}
+
+/// Returns the position of `name`. Throws UsageError with the list of names if it is not there.
+inline std::size_t column_index(const std::vector<std::string>& names, std::string_view name) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    throw UsageError(join_message("no column '", name, "'; the columns are ", quoted(names)),
+                     "use one of these names");
+  }
+  return static_cast<std::size_t>(found - names.begin());
+}
 
 /// Throws UsageError if there is no name or a name is there twice.
 inline void check_names(const std::vector<std::string>& names) {

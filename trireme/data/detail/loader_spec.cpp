@@ -3,10 +3,9 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
-#include <trireme/data/detail/column_names.h>
+#include <trireme/data/detail/dataset_checks.h>
 
 #include <ios>
-#include <sstream>
 
 namespace trireme::data::detail {
 namespace {

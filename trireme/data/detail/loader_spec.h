@@ -14,7 +14,6 @@ namespace trireme::data::detail {
 
 /// One call of DataLoader::map().
 struct Step {
-  /// The transform to apply.
   Transform transform;
   /// The number of the operation, from 1, in the order of the calls.
   std::uint64_t number;
@@ -30,7 +29,6 @@ struct Join {
     std::size_t place;
   };
 
-  /// The transform to apply.
   SampleTransform transform;
   /// The number of the operation, as in Step.
   std::uint64_t number;
@@ -45,7 +43,6 @@ struct Join {
 /// A set of columns, the transforms of each column, and then optionally a transform of several
 /// columns, which yields the columns of the next block. The last block has no join.
 struct TransformBlock {
-  /// The names of the columns.
   std::vector<std::string> columns;
   /// The transforms of each column.
   std::vector<std::vector<Step>> steps;
@@ -55,7 +52,6 @@ struct TransformBlock {
 
 /// One call of DataLoader::map_batch().
 struct BatchStep {
-  /// The transform to apply.
   BatchTransform transform;
   /// The number of the operation, as in Step.
   std::uint64_t number;

@@ -20,7 +20,6 @@ struct Form {
   at::ScalarType dtype = at::kFloat;  ///< The dtype.
   at::DimVector sizes;                ///< The sizes of all dimensions.
 
-  /// Returns the number of elements.
   std::int64_t elements() const {
     std::int64_t product = 1;
     for (const std::int64_t size : sizes) product *= size;

@@ -2,13 +2,90 @@
 #include <trireme/data/detail/pass.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/shuffle_order.h>
+#include <trireme/data/detail/sequential_reader.h>
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 namespace trireme::data::detail {
+namespace {
+
+// The operation number of the shuffle; those of transforms begin at 1.
+constexpr std::uint64_t kShuffle = 0;
+
+// The sampler for numbered samples. Planning a pass may shuffle all sample numbers, so the plan is
+// made once and shared by the batches of the pass.
+class PlannedBatchSampler final : public BatchSampler {
+ public:
+  PlannedBatchSampler(std::shared_ptr<const LoaderSpec> spec, std::int64_t epoch,
+                      std::int64_t first_batch)
+      : spec_(std::move(spec)),
+        batches_per_pass_(spec_->batches_per_pass()),
+        epoch_(epoch),
+        next_(first_batch) {}
+
+  std::optional<BatchRequest> next() override {
+    if (next_ == batches_per_pass_ * spec_->times) return std::nullopt;
+    const auto number =
+        static_cast<std::uint64_t>(epoch_ * spec_->times + next_ / batches_per_pass_);
+    if (!plan_ || plan_->number() != number) {
+      plan_ = std::make_shared<const Pass>(spec_, number);
+    }
+    const std::int64_t batch = next_++ % batches_per_pass_;
+    return BatchRequest{number, batch, plan_->rows(batch), plan_, {}};
+  }
+
+ private:
+  std::shared_ptr<const LoaderSpec> spec_;
+  std::int64_t batches_per_pass_;
+  std::int64_t epoch_;
+  std::int64_t next_;
+  std::shared_ptr<const Pass> plan_;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::uint64_t pass) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(size));
+  std::iota(order.begin(), order.end(), 0);
+  Random random(seed, pass, 0, kShuffle);
+  // A Fisher-Yates shuffle. std::shuffle would give different orders with different standard
+  // libraries.
+  for (std::size_t i = order.size(); i > 1; --i) {
+    std::swap(order[i - 1],
+              order[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
+  }
+  return order;
+}
+
+BufferChoice::BufferChoice(std::uint64_t seed, std::uint64_t pass)
+    : random_(seed, pass, 0, kShuffle) {}
+
+std::size_t BufferChoice::choose(std::size_t filled) {
+  return static_cast<std::size_t>(random_.below(static_cast<std::int64_t>(filled)));
+}
+
+std::vector<std::int64_t> buffered_order(std::int64_t size, std::int64_t buffer, std::uint64_t seed,
+                                         std::uint64_t pass) {
+  BufferChoice choice(seed, pass);
+  std::vector<std::int64_t> waiting(static_cast<std::size_t>(std::min(size, buffer)));
+  std::iota(waiting.begin(), waiting.end(), 0);
+  std::vector<std::int64_t> order;
+  order.reserve(static_cast<std::size_t>(size));
+  auto next = static_cast<std::int64_t>(waiting.size());
+  while (!waiting.empty()) {
+    std::int64_t& chosen = waiting[choice.choose(waiting.size())];
+    order.push_back(chosen);
+    if (next < size) {
+      chosen = next++;
+    } else {
+      chosen = waiting.back();
+      waiting.pop_back();
+    }
+  }
+  return order;
+}
 
 Pass::Pass(std::shared_ptr<const LoaderSpec> spec, std::uint64_t number)
     : spec_(std::move(spec)),
@@ -106,6 +183,20 @@ std::optional<std::int64_t> Pass::replacement(std::int64_t batch, std::int64_t r
   }
   if (attempt >= own_) return std::nullopt;
   return sample((batch * spec_->rows + row + attempt) % own_);
+}
+
+std::optional<std::int64_t> BatchRequest::replacement(std::int64_t row,
+                                                      std::int64_t attempt) const {
+  if (plan) return plan->replacement(number, row, attempt);
+  const std::int64_t count = std::ssize(rows.samples);
+  if (attempt >= count) return std::nullopt;
+  return rows.samples[static_cast<std::size_t>((row + attempt) % count)];
+}
+
+std::unique_ptr<BatchSampler> make_batch_sampler(const std::shared_ptr<const LoaderSpec>& spec,
+                                                 std::int64_t epoch, std::int64_t first_batch) {
+  if (spec->iterable) return std::make_unique<SequentialBatchSampler>(spec, epoch, first_batch);
+  return std::make_unique<PlannedBatchSampler>(spec, epoch, first_batch);
 }
 
 }  // namespace trireme::data::detail

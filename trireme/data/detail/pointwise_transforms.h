@@ -29,7 +29,6 @@ class Pointwise : public Operation {
 
 /// A pointwise operation and the dtype of its input.
 struct PointwiseStep {
-  /// The operation.
   const Pointwise* operation;
   at::ScalarType from;  ///< The dtype of its input.
 };

@@ -26,7 +26,6 @@ Value value_of(at::Tensor tensor, std::string_view what = "the result");
 /// again.
 bool is_shared(const at::Tensor& tensor);
 
-/// Returns a new tensor with a copy of the value.
 at::Tensor tensor_of(const Value& value);
 
 }  // namespace trireme::data::detail

@@ -2,11 +2,9 @@
 // Makes batches of samples that can only be read in sequence.
 #pragma once
 
-#include <trireme/data/detail/batch_sampler.h>
 #include <trireme/data/detail/loader_spec.h>
-#include <trireme/data/detail/shuffle_order.h>
+#include <trireme/data/detail/pass.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>

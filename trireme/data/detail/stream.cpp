@@ -2,14 +2,13 @@
 #include <trireme/data/detail/stream.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/batch_sampler.h>
 #include <trireme/data/detail/collator.h>
+#include <trireme/data/detail/pass.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>

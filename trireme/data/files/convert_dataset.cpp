@@ -7,7 +7,6 @@
 #include <trireme/data/files/idx.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <span>
 #include <system_error>

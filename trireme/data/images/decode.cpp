@@ -4,8 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/input_file.h>
 #include <trireme/base/text.h>
-#include <trireme/data/images/jpeg.h>
-#include <trireme/data/images/png.h>
+#include <trireme/data/images/planes.h>
 #include <trireme/data/images/signature.h>
 
 #include <unistd.h>

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/data/images/jpeg.h>
-
 #include <trireme/base/error.h>  // Includes <cstdio>, which jpeglib.h needs.
-#include <trireme/data/images/long_jump.h>
 #include <trireme/data/images/planes.h>
 
 #include <jerror.h>

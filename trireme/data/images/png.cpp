@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/data/images/png.h>
+#include <png.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/images/long_jump.h>
 #include <trireme/data/images/planes.h>
-
-#include <png.h>
 
 #include <array>
 #include <cstdio>

@@ -4,8 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/data/text/detail/bpe_files.h>
-#include <trireme/data/text/detail/byte_characters.h>
-#include <trireme/data/text/detail/token_checks.h>
+#include <trireme/data/text/detail/byte_pairs.h>
+#include <trireme/data/text/detail/special_tokens.h>
 #include <trireme/data/text/detail/word_cache.h>
 
 #include <array>

@@ -3,7 +3,6 @@
 
 #include <trireme/base/error.h>
 #include <trireme/data/text/detail/special_tokens.h>
-#include <trireme/data/text/detail/token_checks.h>
 
 #include <algorithm>
 #include <utility>

@@ -3,8 +3,8 @@
 
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
+#include <trireme/data/text/detail/special_tokens.h>
 #include <trireme/data/text/detail/text_file.h>
-#include <trireme/data/text/detail/token_checks.h>
 #include <trireme/data/text/detail/utf8.h>
 
 #include <nlohmann/json.hpp>

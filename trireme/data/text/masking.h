@@ -3,8 +3,8 @@
 // 3.1).
 #pragma once
 
+#include <trireme/data/named_function.h>
 #include <trireme/data/philox.h>
-#include <trireme/data/sample_transform.h>
 
 #include <ATen/core/Tensor.h>
 

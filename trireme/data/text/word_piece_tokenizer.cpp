@@ -2,7 +2,7 @@
 #include <trireme/data/text/word_piece_tokenizer.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/text/detail/token_checks.h>
+#include <trireme/data/text/detail/special_tokens.h>
 #include <trireme/data/text/detail/word_cache.h>
 #include <trireme/data/text/detail/word_piece_files.h>
 

@@ -8,7 +8,6 @@
 #include <trireme/data/transforms/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 namespace trireme::data {

@@ -10,7 +10,6 @@
 
 #include <ATen/Dispatch.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>

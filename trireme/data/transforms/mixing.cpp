@@ -3,7 +3,7 @@
 // threads start.
 #include <trireme/base/error.h>
 #include <trireme/data/batch_transform.h>
-#include <trireme/data/detail/column_names.h>
+#include <trireme/data/detail/dataset_checks.h>
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>

@@ -9,7 +9,6 @@
 #include <trireme/graph/parts/choose.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace trireme::graph {
 namespace {

@@ -4,7 +4,6 @@
 #include <trireme/graph/parts/labels.h>
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 #include <utility>
 

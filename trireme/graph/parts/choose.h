@@ -80,7 +80,6 @@ struct Choice {
 /// units' kept tensors are made.
 Choice evaluate(const Line& line, std::vector<UnitRange> ranges);
 
-/// The limits of a search.
 struct ChoiceLimits {
   std::int64_t kept = std::numeric_limits<std::int64_t>::max();  ///< most bytes kept
   std::int64_t peak = std::numeric_limits<std::int64_t>::max();  ///< highest peak
@@ -119,7 +118,6 @@ struct MemoryConstraint {
   }
 };
 
-/// The result of cheapest_choice.
 struct CheapestChoice {
   std::optional<Choice> choice{};  ///< nullopt if no choice fits
   /// No choice that fits costs less. It is the cost of `choice` if the search was exhaustive.

@@ -40,7 +40,6 @@ struct PieceLine {
   Line line{};
   std::vector<int> boundaries{};  ///< unit i has the operators from boundary i to i + 1
 
-  /// Returns the parts that correspond to ranges of units.
   std::vector<Part> parts_of(const std::vector<UnitRange>& ranges) const;
 };
 /// Returns the units of operators `begin` to `end - 1`.

@@ -68,7 +68,6 @@ class Slots {
 
   explicit Slots(const Line& line);
 
-  /// Returns the label before the first unit.
   Label first_label() const;
   /// Moves on to a unit. To be called for each unit in order, before its uses are read.
   void come_to(int unit);

@@ -1,17 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/graph/record/costs.h>
 
-#include <trireme/graph/record/products.h>
+#include <trireme/tensor/dry_run/interception.h>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/enum_tag.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mkldnn_rnn_layer.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
-#include <optional>
+#include <string_view>
+#include <tuple>
 
 namespace trireme::graph::detail {
 namespace {
+
+constexpr std::int64_t kLstm = 2;  // LibTorch's number for an LSTM, the one kind that oneDNN runs
+
+// The arguments whose sizes determine the workspace: the input [time, batch, features], the weights
+// of input and state [4 hidden, …], and the state [batch, hidden].
+constexpr auto kArguments = std::to_array<std::string_view>({"input", "weight1", "weight2", "hx_"});
+
+std::int64_t bytes_of_layer(at::ScalarType dtype,
+                            const std::vector<std::vector<std::int64_t>>& sizes) {
+  const c10::impl::ExcludeDispatchKeyGuard aside(
+      c10::DispatchKeySet(tensor::kBelowAutograd) |
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+  // The kernel makes a workspace only if gradients are enabled.
+  const at::AutoGradMode as_in_forward(true);
+  const auto zeros = [dtype](at::IntArrayRef shape) { return at::zeros(shape, dtype); };
+  const at::Tensor bias = zeros({sizes[1][0]});
+  const at::Tensor state = zeros(sizes[3]);
+  const auto made = at::mkldnn_rnn_layer(
+      zeros(sizes[0]), zeros(sizes[1]), zeros(sizes[2]), bias, bias, state, state,
+      /*reverse=*/false, /*batch_sizes=*/{}, kLstm, /*hidden_size=*/sizes[3].back(),
+      /*num_layers=*/1, /*has_biases=*/true, /*bidirectional=*/false, /*batch_first=*/false,
+      /*train=*/true);
+  const at::Tensor& workspace = std::get<3>(made);
+  return workspace.defined() ? static_cast<std::int64_t>(workspace.nbytes()) : 0;
+}
+
+using torch::autograd::SavedVariable;
+
+at::Tensor without_memory(const tensor::DryRunTensor& like) {
+  at::Tensor made = at::empty_strided(like.sizes, like.strides,
+                                      at::TensorOptions().dtype(like.dtype).device(at::kMeta));
+  return made.requires_grad_(like.requires_grad);
+}
+
+template <typename Product>
+std::vector<at::Tensor> saved_by(torch::autograd::Node* node, SavedVariable Product::* first,
+                                 SavedVariable Product::* second) {
+  auto* const product = dynamic_cast<Product*>(node);
+  if (product == nullptr) return {};
+  return {(product->*first).unpack(), (product->*second).unpack()};
+}
+
+std::vector<at::Tensor> saved_by(torch::autograd::Node* node) {
+  using torch::autograd::generated::BmmBackward0;
+  using torch::autograd::generated::DotBackward0;
+  using torch::autograd::generated::MmBackward0;
+  using torch::autograd::generated::MvBackward0;
+  std::vector<at::Tensor> saved = saved_by(node, &MmBackward0::self_, &MmBackward0::mat2_);
+  if (saved.empty()) saved = saved_by(node, &BmmBackward0::self_, &BmmBackward0::mat2_);
+  if (saved.empty()) saved = saved_by(node, &MvBackward0::self_, &MvBackward0::vec_);
+  if (saved.empty()) saved = saved_by(node, &DotBackward0::self_, &DotBackward0::tensor_);
+  return saved;
+}
+
+// Returns what the product saves that a result comes from; only views lie between.
+std::vector<at::Tensor> saved_for(const at::Tensor& result) {
+  std::vector<at::Tensor> saved;
+  for (auto node = result.grad_fn(); node && saved.empty(); node = node->next_edge(0).function) {
+    saved = saved_by(node.get());
+    if (node->num_outputs() == 0) break;
+  }
+  return saved;
+}
 
 std::int64_t bytes_of(const tensor::DryRunTensor& tensor) {
   auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
@@ -26,6 +99,51 @@ c10::OperatorName parse(const std::string& name) {
 }
 
 }  // namespace
+
+std::int64_t Workspaces::bytes(const tensor::DryRunCall& backward) {
+  if (backward.name != "aten::mkldnn_rnn_layer_backward") return 0;
+  Sizes sizes;
+  at::ScalarType dtype = at::kFloat;
+  for (const std::string_view argument : kArguments) {
+    const auto found =
+        std::ranges::find(backward.inputs, argument, &tensor::DryRunTensor::argument);
+    if (found == backward.inputs.end()) return 0;
+    sizes.push_back(found->sizes);
+    dtype = found->dtype;
+  }
+  const auto [known, is_new] = known_.try_emplace({dtype, sizes}, 0);
+  if (is_new) known->second = bytes_of_layer(dtype, sizes);
+  return known->second;
+}
+
+std::optional<SavedFactors> saved_factors(const tensor::DryRunCall& backward) {
+  const bool is_linear = backward.name == "aten::linear_backward";
+  if (!is_linear && backward.name != "aten::matmul_backward") return std::nullopt;
+  const auto input = [&](std::string_view name) {
+    return std::ranges::find(backward.inputs, name, &tensor::DryRunTensor::argument);
+  };
+  const auto first = input("self");
+  const auto second = input(is_linear ? "weight" : "other");
+  if (first == backward.inputs.end() || second == backward.inputs.end()) return std::nullopt;
+
+  // The usual dispatch keys: with autograd, and outside the dry run and recorder.
+  const c10::impl::ForceDispatchKeyGuard plain(c10::default_included_set,
+                                               c10::default_excluded_set);
+  const at::AutoGradMode with_graph(true);
+  const at::Tensor left = without_memory(*first);
+  const at::Tensor right = without_memory(*second);
+  SavedFactors kept;
+  for (const at::Tensor& saved : saved_for(at::matmul(left, is_linear ? right.t() : right))) {
+    if (!saved.defined()) continue;
+    const c10::Storage& memory = saved.storage();
+    const bool is_first = memory.is_alias_of(left.storage());
+    const bool is_second = memory.is_alias_of(right.storage());
+    kept.has_first = kept.has_first || is_first;
+    kept.has_second = kept.has_second || is_second;
+    if (!is_first && !is_second) kept.copied_bytes += static_cast<std::int64_t>(memory.nbytes());
+  }
+  return kept;
+}
 
 const Costs::Known& Costs::known(const std::string& name) {
   const auto [found, is_new] = operators_.try_emplace(name);

@@ -4,17 +4,40 @@
 
 #include <trireme/graph/graph.h>
 #include <trireme/graph/record/recorder.h>
-#include <trireme/graph/record/workspace.h>
 #include <trireme/tensor/dry_run/dry_run_record.h>
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 namespace trireme::graph::detail {
+
+/// Measures workspaces of oneDNN's recurrent layers by running the kernel on zeros, once per shape.
+class Workspaces {
+ public:
+  /// Returns the bytes of the workspace that a call of backward gets; 0 for operators without one.
+  std::int64_t bytes(const tensor::DryRunCall& backward);
+
+ private:
+  using Sizes = std::vector<std::vector<std::int64_t>>;
+  std::map<std::pair<at::ScalarType, Sizes>, std::int64_t> known_;
+};
+
+/// The factors that a product saves. A graph records products with their factors as they are;
+/// LibTorch folds or expands the factors first, and if that makes a copy, it saves the copy.
+struct SavedFactors {
+  bool has_first = false;         ///< the first factor itself is saved
+  bool has_second = false;        ///< the second factor itself is saved
+  std::int64_t copied_bytes = 0;  ///< bytes of copies that are saved instead of factors
+};
+
+/// Returns what is saved for a call of linear_backward or matmul_backward; nullopt for other calls.
+/// It multiplies meta tensors and looks at what autograd saves.
+std::optional<SavedFactors> saved_factors(const tensor::DryRunCall& backward);
 
 /// Gets every call of the dry run, in order, and updates the graph.
 class Costs {
@@ -24,7 +47,6 @@ class Costs {
   /// Ends the recording of forward: further calls belong to backward.
   void begin_backward();
 
-  /// Counts a call.
   void add(const tensor::DryRunCall& call);
 
  private:

@@ -31,8 +31,6 @@ class Recorder {
   ~Recorder() = default;
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
-  Recorder(Recorder&&) = delete;
-  Recorder& operator=(Recorder&&) = delete;
 
   /// Adds a value that exists before the first operator.
   ValueId add(const at::Tensor& tensor, ValueKind kind, std::vector<std::string> names);
@@ -44,8 +42,6 @@ class Recorder {
     ~Recording();
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;
-    Recording(Recording&&) = delete;
-    Recording& operator=(Recording&&) = delete;
 
    private:
     c10::impl::IncludeDispatchKeyGuard include_;

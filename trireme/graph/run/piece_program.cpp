@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <iterator>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 namespace trireme::graph::detail {

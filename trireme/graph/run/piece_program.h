@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <string>
 #include <unordered_set>
 #include <vector>
 

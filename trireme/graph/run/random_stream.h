@@ -35,8 +35,6 @@ class NumberedRandom {
   ~NumberedRandom();
   NumberedRandom(const NumberedRandom&) = delete;
   NumberedRandom& operator=(const NumberedRandom&) = delete;
-  NumberedRandom(NumberedRandom&&) = delete;
-  NumberedRandom& operator=(NumberedRandom&&) = delete;
 
  private:
   const at::Generator* outer_ = nullptr;

@@ -47,7 +47,6 @@ struct Group {
 /// the number of operators.
 void check_boundaries(const Graph& graph, const std::vector<int>& boundaries);
 
-/// Returns the stage of an operator.
 int stage_of(const std::vector<int>& boundaries, int node);
 
 /// Throws UsageError for a depth below 0.
@@ -62,7 +61,6 @@ void check_depth(int depth);
 /// @param boundaries boundaries of stages; may be empty.
 std::vector<Group> fold(const Graph& graph, int depth, const std::vector<int>& boundaries);
 
-/// Returns the number of elements of a tensor.
 std::int64_t elements_of(const Value& value);
 
 }  // namespace trireme::graph::detail

@@ -15,7 +15,6 @@ inline constexpr auto kFormatKey = "trireme-graph";
 /// The number of the format.
 inline constexpr int kFormat = 1;
 
-/// The names of kinds, in the order of ValueKind.
 inline constexpr std::array<std::string_view, 5> kKindNames = {"input", "parameter", "buffer",
                                                                "constant", "result"};
 

@@ -16,7 +16,6 @@ inline constexpr std::int64_t kAlignment = 64;
 
 /// The tensors of one bucket and their places.
 struct BucketLayout {
-  /// The place of one tensor.
   struct Place {
     std::size_t tensor;   ///< index into the list of tensors that was assigned
     std::int64_t offset;  ///< of its first element, in elements; a multiple of 64 bytes

@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
-#include <utility>
 
 namespace trireme {
 namespace {

@@ -10,7 +10,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <chrono>
-#include <utility>
 
 namespace trireme::detail {
 

@@ -6,13 +6,15 @@
 //                        all-reduced over replicas
 //
 // In ZeRO levels 2 and 3 buckets take turns in a small amount of memory.
+// SameRowsCheck warns if all ranks along `data` train on the same rows. Then the mean of their
+// gradients equals the gradient of each rank.
 #pragma once
 
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/group.h>
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/buckets/data_groups.h>
 #include <trireme/parallel/gradients/comm_hook.h>
-#include <trireme/parallel/gradients/same_rows_check.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/zero/shards.h>
 #include <trireme/plan/plan.h>
@@ -27,6 +29,29 @@
 #include <vector>
 
 namespace trireme::detail {
+
+/// Compares a sample of the gradients of one bucket in the first two steps, without communication
+/// of its own. Not thread-safe.
+class SameRowsCheck {
+ public:
+  explicit SameRowsCheck(const comm::Group& data) : data_(data) {}
+
+  /// Returns true if the current step still needs a sample.
+  bool wants_sample() const;
+  /// Keeps a sample of what this rank contributes to a sum.
+  void take_sample(const at::Tensor& own_gradients);
+  /// Compares the sample with the same elements of the sum, which has been divided by `divisor`.
+  /// Warns on rank 0 if all ranks had the same gradients in both steps.
+  void compare(const at::Tensor& reduced_gradients, double divisor);
+  /// Discards the sample of an interrupted step.
+  void abandon() { sample_.reset(); }
+
+ private:
+  comm::Group data_;
+  at::Tensor sample_;  // [n], the sample of the current step
+  int num_steps_ = 0;  // the number of compared steps
+  int num_same_ = 0;   // the number of those with equal gradients
+};
 
 /// How buckets are summed.
 struct BucketSums {
@@ -64,7 +89,6 @@ class GradientBuckets {
   /// Sums buckets of ZeRO level 0 by `hook`, or by all-reduce if it is null.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
 
-  /// Returns the number of buckets.
   std::size_t size() const noexcept { return buckets_.size(); }
   /// Returns the indices of the parameters in a bucket.
   const std::vector<std::size_t>& members(std::size_t bucket) const {

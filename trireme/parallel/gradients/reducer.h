@@ -45,7 +45,6 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Returns the number of parameters.
   std::size_t size() const noexcept { return slots_.size(); }
   /// Returns a parameter.
   const at::Tensor& parameter(std::size_t index) const { return slots_[index].parameter.tensor; }

@@ -6,7 +6,7 @@
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/horovod/calls.h>
-#include <trireme/parallel/module/named_tensors.h>
+#include <trireme/parallel/module/agreement.h>
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>

@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <string_view>
 #include <utility>

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace trireme::detail {
@@ -55,5 +56,20 @@ void abort(const comm::Group& group, const std::string& reason);
 /// memory. Tensors with other values, or with the same values in another order, have different
 /// digests with overwhelming probability. Needs about 1 MB of memory.
 std::int64_t digest_of(const at::Tensor& tensor);
+
+/// Returns the tensors in their order. A tensor that several modules share is listed once, under
+/// its first name. Undefined tensors are left out.
+/// @param tensors a torch::OrderedDict from names to tensors.
+template <typename OrderedDict>
+std::vector<NamedTensor> named_tensors(const OrderedDict& tensors) {
+  std::vector<NamedTensor> all;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& item : tensors) {
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      all.push_back({item.key(), item.value()});
+    }
+  }
+  return all;
+}
 
 }  // namespace trireme::detail

@@ -10,7 +10,6 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
-#include <cstdint>
 #include <mutex>
 #include <span>
 #include <string>

@@ -3,7 +3,7 @@
 // parameters on a rank that does not train them.
 #pragma once
 
-#include <trireme/parallel/module/named_tensors.h>
+#include <trireme/parallel/module/agreement.h>
 
 #include <ATen/core/Tensor.h>
 

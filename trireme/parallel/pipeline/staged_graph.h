@@ -59,7 +59,6 @@ class StagedGraph {
                                     const std::vector<std::vector<at::Tensor>>& micro_batches,
                                     const Plan& plan, const StagedGraph& trained);
 
-  /// Returns the graph of the first micro-batch.
   const graph::Graph& graph() const { return *graphs_.front(); }
   /// Returns one graph for each size of micro-batches. The first is graph().
   const std::vector<std::shared_ptr<const graph::Graph>>& graphs() const noexcept {

@@ -6,9 +6,6 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <memory>
-#include <utility>
-
 namespace trireme::detail {
 
 std::vector<at::Tensor> recompute_all(ManyToMany function, const std::vector<at::Tensor>& inputs,

@@ -6,13 +6,15 @@
 // programs has none. This file installs an engine that has hooks and delegates all other work.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
+#include <cstdint>
 #include <memory>
 
 namespace trireme::detail {
 
-/// Makes the hooks for saved tensors.
 class SavedTensorHooks {
  public:
   virtual ~SavedTensorHooks() = default;
@@ -48,6 +50,23 @@ class SavedTensorHooksGuard {
  private:
   SavedTensorHooks& saved_hooks_;
   const SavedTensorHooksGuard* outer_;
+};
+
+/// Remembers the version counter of a tensor at the time when autograd saved it, without keeping
+/// its memory alive. LibTorch compares versions by itself, but not for tensors that are saved
+/// through hooks.
+class TensorVersion {
+ public:
+  explicit TensorVersion(const at::Tensor& tensor)
+      : counter_(tensor.unsafeGetTensorImpl()->version_counter()) {
+    if (counter_.enabled()) value_ = counter_.current_version();
+  }
+  /// Returns true if the tensor was not written to since.
+  bool is_current() const { return !counter_.enabled() || counter_.current_version() == value_; }
+
+ private:
+  c10::VariableVersion counter_;
+  std::uint32_t value_ = 0;
 };
 
 }  // namespace trireme::detail

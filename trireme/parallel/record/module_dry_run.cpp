@@ -3,7 +3,6 @@
 
 #include <trireme/base/error.h>
 #include <trireme/optim/autocast.h>
-#include <trireme/parallel/module/named_tensors.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/fake_tensors.h>

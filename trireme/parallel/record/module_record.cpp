@@ -3,13 +3,10 @@
 
 #include <trireme/graph/module_path.h>
 #include <trireme/graph/record/modules.h>
-#include <trireme/mesh/device_mesh.h>
-#include <trireme/parallel/record/module_dry_run.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 #include <trireme/parallel/tensor_parallel/operator_layouts.h>
 #include <trireme/tensor/axis_links.h>
-#include <trireme/tensor/layout.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/rule_table.h>
@@ -19,7 +16,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <ranges>

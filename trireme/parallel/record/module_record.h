@@ -57,7 +57,6 @@ struct OperatorCall {
   std::vector<int> parameters;  ///< parameters that it reads, as positions in ModuleRecord
 };
 
-/// A parameter or buffer.
 struct ParameterRecord {
   std::string name;
   double elements = 0;         ///< on this rank, before ZeRO
@@ -75,7 +74,6 @@ struct GradientTransfer {
   double copy_bytes = 0;  ///< memory on this rank beside the gradient that was made
 };
 
-/// The record of a module.
 struct ModuleRecord {
   std::vector<OperatorCall> calls;          ///< of forward, then of backward
   int num_forward = 0;                      ///< number of calls of forward

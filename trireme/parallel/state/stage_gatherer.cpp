@@ -8,10 +8,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include <cstdint>
 #include <set>
 #include <string>
-#include <utility>
 
 namespace trireme::detail {
 StageGatherer::StageGatherer(const Parallelized& parallelized) : group_(parallelized.group()) {

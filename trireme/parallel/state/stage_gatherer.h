@@ -9,9 +9,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
-#include <vector>
-
 namespace trireme::detail {
 
 /// Knows which ranks hold which stages. Without an axis `pipe` every rank has the whole module, and

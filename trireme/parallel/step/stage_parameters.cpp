@@ -8,7 +8,6 @@
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/gradients/reducer.h>
 #include <trireme/parallel/init/deferred_scope.h>
-#include <trireme/parallel/manual.h>
 #include <trireme/parallel/module/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
@@ -21,7 +20,6 @@
 #include <deque>
 #include <iterator>
 #include <unordered_set>
-#include <utility>
 
 namespace trireme::pipeline {
 namespace {

@@ -11,7 +11,6 @@
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/module/evaluation_mode.h>
 #include <trireme/parallel/module/local_memory.h>
-#include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/module/tensor_lines.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 #include <trireme/parallel/record/predicted_step.h>

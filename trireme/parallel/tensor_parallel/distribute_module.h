@@ -9,7 +9,6 @@
 #include <trireme/tensor/layout.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace torch::nn {

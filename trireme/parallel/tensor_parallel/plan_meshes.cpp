@@ -7,7 +7,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <algorithm>
 #include <mutex>
 #include <string>
 

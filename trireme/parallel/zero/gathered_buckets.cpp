@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string>
-#include <utility>
 
 namespace trireme::detail {
 namespace {

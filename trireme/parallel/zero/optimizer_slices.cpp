@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <memory>
 #include <typeinfo>
-#include <unordered_map>
 #include <utility>
 
 namespace trireme::detail {

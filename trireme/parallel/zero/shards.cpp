@@ -14,9 +14,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <map>
-#include <utility>
 
 namespace trireme::detail {
 namespace {

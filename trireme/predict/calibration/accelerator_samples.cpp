@@ -21,11 +21,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <exception>
-#include <functional>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 

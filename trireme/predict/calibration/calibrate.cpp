@@ -8,7 +8,6 @@
 #include <trireme/comm/consensus.h>
 #include <trireme/predict/calibration/accelerator_samples.h>
 #include <trireme/predict/calibration/link_samples.h>
-#include <trireme/predict/calibration/median.h>
 #include <trireme/predict/calibration/operator_samples.h>
 #include <trireme/predict/calibration/sample_networks.h>
 #include <trireme/predict/calibration/stopwatch.h>
@@ -21,7 +20,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <utility>

@@ -3,7 +3,6 @@
 
 #include <trireme/cluster/units.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/predict/calibration/median.h>
 #include <trireme/predict/calibration/stopwatch.h>
 
 #include <ATen/ops/empty.h>
@@ -16,12 +15,10 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <iterator>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace trireme::predict {
 namespace {

@@ -3,7 +3,6 @@
 
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/record/module_record.h>
-#include <trireme/predict/calibration/median.h>
 #include <trireme/predict/calibration/stopwatch.h>
 
 #include <ATen/ops/tensor.h>
@@ -51,8 +50,6 @@ class Stopwatch {
   }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
-  Stopwatch(Stopwatch&&) = delete;
-  Stopwatch& operator=(Stopwatch&&) = delete;
 
   // By operator: the seconds of its calls in order.
   std::map<std::string, std::vector<double>, std::less<>> take() { return std::move(times_); }
@@ -107,8 +104,6 @@ class BackwardOnThisThread {
   ~BackwardOnThisThread() { state().set_multithreading_enabled(before_); }
   BackwardOnThisThread(const BackwardOnThisThread&) = delete;
   BackwardOnThisThread& operator=(const BackwardOnThisThread&) = delete;
-  BackwardOnThisThread(BackwardOnThisThread&&) = delete;
-  BackwardOnThisThread& operator=(BackwardOnThisThread&&) = delete;
 
  private:
   static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }

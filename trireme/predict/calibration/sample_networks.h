@@ -16,7 +16,6 @@ class Module;
 
 namespace trireme::predict {
 
-/// A network with its input.
 struct SampleNetwork {
   std::string name;  ///< for messages
   std::shared_ptr<torch::nn::Module> module;

@@ -2,12 +2,10 @@
 #include <trireme/predict/calibration/stopwatch.h>
 
 #include <trireme/comm/collectives.h>
-#include <trireme/predict/calibration/median.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <chrono>
-#include <vector>
 
 namespace trireme::predict {
 

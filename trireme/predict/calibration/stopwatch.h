@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times of work on a device, which may go on after the call that started it.
+// Times of work on a device, which may go on after the call that started it, and their median.
 #pragma once
 
 #include <trireme/comm/group.h>
 
 #include <c10/core/Device.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <functional>
+#include <vector>
 
 namespace trireme::predict {
 
@@ -19,5 +22,12 @@ void synchronize(const c10::Device& device);
 /// @param repetitions number of measured runs.
 double median_time(const std::function<void()>& work, const c10::Device& device,
                    const comm::Group& group, int repetitions);
+
+/// Returns the median of at least one value; of an even number, the larger one of the middle two.
+inline double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
 
 }  // namespace trireme::predict

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/cluster/collective_cost.h>
-#include <trireme/parallel/module/named_tensors.h>
+#include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/record/module_dry_run.h>
 #include <trireme/parallel/record/module_record.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>

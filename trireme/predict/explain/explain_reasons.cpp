@@ -2,6 +2,7 @@
 #include <trireme/predict/explain/explain_reasons.h>
 
 #include <trireme/base/error.h>
+#include <trireme/cluster/collective_time.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/rules/across.h>
 
@@ -48,20 +49,10 @@ std::string title_of(const DryRunTensor& tensor) {
 
 }  // namespace
 
-const char* name_of(Collective collective) {
-  switch (collective) {
-    case Collective::kAllReduce:
-      return "all-reduce";
-    case Collective::kAllGather:
-      return "all-gather";
-    case Collective::kReduceScatter:
-      return "reduce-scatter";
-    case Collective::kAllToAll:
-      return "all-to-all";
-    case Collective::kBroadcast:
-      return "broadcast";
-  }
-  return "";
+std::string name_of(Collective collective) {
+  std::string name(cluster::name_of(collective));
+  std::ranges::replace(name, '_', '-');
+  return name;
 }
 
 std::string short_name(const std::string& name) {

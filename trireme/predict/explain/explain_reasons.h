@@ -10,7 +10,7 @@
 namespace trireme::predict {
 
 /// Returns the name of a collective, such as `all-reduce`.
-const char* name_of(Collective collective);
+std::string name_of(Collective collective);
 
 /// Returns the short name of an operator, such as `add` for `aten::add.Tensor`. Operators of other
 /// libraries keep their prefix.

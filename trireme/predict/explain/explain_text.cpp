@@ -8,9 +8,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <iomanip>
-#include <map>
 #include <tuple>
 #include <unordered_map>
 

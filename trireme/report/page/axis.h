@@ -1,13 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Axes of charts: units that keep numbers short, round ticks, and the position of a value.
+// Axes of charts: units that keep numbers short, round ticks, and the position of a value. Many
+// points are combined into few columns, which keep the mean and the extremes, so that a single
+// spike among a million steps stays visible.
 #pragma once
 
-#include <trireme/report/page/columns.h>
-
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace trireme::report {
+
+/// A closed interval.
+struct Range {
+  double low = 0;   ///< the lower end
+  double high = 1;  ///< the upper end
+};
+
+struct Point {
+  double x = 0;      ///< the position, usually a global step
+  double value = 0;  ///< the value
+  /// The number of steps that the point stands for.
+  double weight = 1;
+};
+
+/// The combined points of one column.
+struct Column {
+  std::size_t index = 0;  ///< the number of the column, from 0
+  double x = 0;           ///< the position of its last point
+  double mean = 0;        ///< the mean value, weighted by steps
+  double low = 0;         ///< the smallest value
+  double high = 0;        ///< the largest value
+};
+
+/// Combines points into at most `count` columns over `range`, both ends included. Returns the
+/// columns that have points, from left to right. Points that are not finite are left out. A point
+/// that is alone in its column keeps its exact position and value.
+std::vector<Column> to_columns(std::span<const Point> points, Range range, std::size_t count);
 
 /// The kind of a quantity, which determines its unit.
 enum class Unit {
@@ -27,7 +56,6 @@ struct Scale {
 /// Returns the unit in which numbers up to `largest` are short: `ms`, `MiB`, `×10<sup>−3</sup>`.
 Scale scale_of(Unit unit, double largest);
 
-/// A tick of an axis.
 struct Tick {
   double value = 0;   ///< the value in the unit of the axis
   std::string label;  ///< the text beside the tick

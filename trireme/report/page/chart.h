@@ -4,11 +4,8 @@
 #pragma once
 
 #include <trireme/report/page/axis.h>
-#include <trireme/report/page/columns.h>
 
-#include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace trireme::report {

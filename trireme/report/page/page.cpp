@@ -12,7 +12,6 @@
 #include <trireme/report/page/summary.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>

@@ -5,14 +5,12 @@
 #include <trireme/report/page/summary.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <utility>
 
 namespace trireme::report {

@@ -6,7 +6,6 @@
 #include <trireme/report/page/run_log.h>
 
 #include <array>
-#include <string>
 #include <string_view>
 #include <vector>
 

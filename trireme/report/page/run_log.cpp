@@ -15,7 +15,6 @@
 #include <iterator>
 #include <limits>
 #include <set>
-#include <sstream>
 
 namespace trireme::report {
 namespace {

@@ -16,7 +16,6 @@ namespace trireme::report {
 /// those after that step. If two records have the same step, the later one counts. Records are
 /// ordered by global step; failures are all kept, in the order in which they occurred.
 struct RankLog {
-  /// The rank.
   int rank = 0;
   /// The records of the run's beginnings, one per call of `train`.
   std::vector<RunRecord> runs{};

@@ -31,7 +31,6 @@ struct Summary {
   std::optional<double> best_loss;                  ///< the best loss of all evaluations
 };
 
-/// Computes the summary of a run.
 Summary summary_of(const RunLog& run);
 
 /// The way a run ended.

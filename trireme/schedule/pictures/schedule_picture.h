@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws a schedule, with ranks as rows and time from left to right.
+// Draws a schedule, with ranks as rows and time from left to right, and writes a timeline in the
+// Trace Event Format of Chrome. That has the same form as traces of real runs
+// (docs/formats/run.md), so that plan and run can be compared.
 #pragma once
 
 #include <trireme/schedule/schedule.h>
@@ -15,5 +17,10 @@ namespace trireme::schedule {
 /// name, the step time, the bubble and the number of micro-batches kept. The same input always
 /// gives the same text.
 std::string to_svg(const Schedule& schedule, const Timeline& timeline);
+
+/// Returns a complete array of events. Each rank is a process with two rows: `steps` contains the
+/// whole step, and `phases` every action that takes time, with its stage and micro-batch. Times are
+/// in microseconds.
+std::string to_trace(const Timeline& timeline);
 
 }  // namespace trireme::schedule

@@ -3,7 +3,6 @@
 
 #include <trireme/base/error.h>
 #include <trireme/schedule/verifier/positions.h>
-#include <trireme/schedule/verifier/verify.h>
 
 #include <algorithm>
 #include <cstdint>

@@ -3,7 +3,7 @@
 // within a rank none comes before another one on which it depends.
 #pragma once
 
-#include <trireme/schedule/verifier/finding.h>
+#include <trireme/schedule/verifier/verify.h>
 
 #include <vector>
 

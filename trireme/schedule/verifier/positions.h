@@ -2,12 +2,11 @@
 // The position of each action in the list of its rank. Internal to the verifier.
 #pragma once
 
-#include <trireme/schedule/verifier/finding.h>
+#include <trireme/schedule/verifier/verify.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <map>
 #include <utility>
 #include <vector>

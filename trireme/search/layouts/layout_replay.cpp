@@ -2,7 +2,6 @@
 #include <trireme/search/layouts/layout_replay.h>
 
 #include <algorithm>
-#include <limits>
 #include <unordered_map>
 
 namespace trireme::search {

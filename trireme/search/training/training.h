@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training for which a plan is sought: a module, what it computes, and on how many rows.
+// A training for which a plan is sought: a module, what it computes, and on how many rows. Its loss
+// for another number of rows.
 #pragma once
 
 #include <trireme/graph/capture.h>
@@ -44,5 +45,10 @@ struct Training {
   /// records are used as they are.
   std::function<ModuleRecord(ModuleRecord)> transform{};
 };
+
+/// Returns a function that runs forward on meta tensors of the dtypes and sizes of the training's
+/// inputs, but for dim 0, which has `rows`. Inputs without dims are given as they are. It returns
+/// the loss. It throws UsageError if forward returns none, and what forward throws.
+std::function<at::Tensor()> loss_of_rows(const Training& training, std::int64_t rows);
 
 }  // namespace trireme::search

@@ -2,6 +2,7 @@
 // Chooses the layouts of one call's inputs, by the strategy of the operator or by data parallelism.
 #pragma once
 
+#include <trireme/tensor/layout.h>
 #include <trireme/tensor/operator_strategy.h>
 #include <trireme/tensor/rules/rule.h>
 
@@ -11,6 +12,19 @@
 #include <vector>
 
 namespace trireme::tensor {
+
+/// Why a mesh cannot shard a tensor in the wanted way, and what to do.
+struct Obstacle {
+  std::string what;  ///< end of a message, after what was asked for
+  std::string hint;  ///< what to do
+};
+
+/// Returns nullopt if dims can be sharded into `parts`: one number for each dim, none below one.
+std::optional<Obstacle> obstacle_to(const DeviceMesh& mesh, c10::IntArrayRef parts);
+
+/// Returns the layout that shards dims into `parts`, using axes from the first; nullopt if none
+/// does.
+std::optional<Layout> find_layout(const DeviceMesh& mesh, c10::IntArrayRef parts);
 
 /// Lists the strategies along one axis, as Rule::strategies does.
 using StrategiesOf = std::function<void(const AxisCall&, std::vector<Strategy>&)>;

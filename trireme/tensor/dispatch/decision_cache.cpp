@@ -8,11 +8,9 @@
 #include <bit>
 #include <functional>
 #include <list>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace trireme::tensor {
 namespace {

@@ -27,7 +27,6 @@ class DecisionKey {
 
   // hash(), words() and has() throw UsageError for an argument whose type cannot be part of a key.
 
-  /// Returns a hash of the words.
   std::uint64_t hash() const;
   /// Returns a copy of the words, to be kept with a decision.
   std::vector<std::uint64_t> words() const;
@@ -62,8 +61,6 @@ class CallInProgress {
   ~CallInProgress();
   CallInProgress(const CallInProgress&) = delete;
   CallInProgress& operator=(const CallInProgress&) = delete;
-  CallInProgress(CallInProgress&&) = delete;
-  CallInProgress& operator=(CallInProgress&&) = delete;
 };
 
 /// Deletes all decisions of this thread. Call it when a policy changes; a change of rules or links

@@ -10,7 +10,6 @@
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <utility>
 
 namespace trireme::tensor {
 namespace {
@@ -93,8 +92,6 @@ class WithoutVersion {
   ~WithoutVersion() { state_.set_inference_mode(is_inference_); }
   WithoutVersion(const WithoutVersion&) = delete;
   WithoutVersion& operator=(const WithoutVersion&) = delete;
-  WithoutVersion(WithoutVersion&&) = delete;
-  WithoutVersion& operator=(WithoutVersion&&) = delete;
 
   // Returns true if the caller is in inference mode, where tensors have no version counter.
   bool is_inference() const noexcept { return is_inference_; }
@@ -153,8 +150,6 @@ struct DistributedImpl final : c10::TensorImpl {
 
   DistributedImpl(const DistributedImpl&) = delete;
   DistributedImpl& operator=(const DistributedImpl&) = delete;
-  DistributedImpl(DistributedImpl&&) = delete;
-  DistributedImpl& operator=(DistributedImpl&&) = delete;
 
   static void* operator new(std::size_t bytes) {
     void* const memory = spares.take_memory();

@@ -64,7 +64,6 @@ struct Geometry {
   c10::intrusive_ptr<c10::TensorImpl> example;
 };
 
-/// Returns the geometry of a tensor.
 Geometry geometry_of(const at::Tensor& tensor);
 /// Returns the geometry of a tensor without gaps whose dims are nested in the order of `strides`.
 /// The strides must be equal on all ranks, so they come from the global tensor and not from this

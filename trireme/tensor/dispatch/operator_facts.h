@@ -13,7 +13,6 @@ namespace trireme::tensor {
 
 struct Rule;
 
-/// Facts about one operator.
 struct OperatorFacts {
   explicit OperatorFacts(const c10::FunctionSchema& schema);
 

@@ -13,7 +13,6 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <unordered_map>
 #include <utility>
 

@@ -72,8 +72,6 @@ class ForwardWithinBackward {
   ~ForwardWithinBackward();
   ForwardWithinBackward(const ForwardWithinBackward&) = delete;
   ForwardWithinBackward& operator=(const ForwardWithinBackward&) = delete;
-  ForwardWithinBackward(ForwardWithinBackward&&) = delete;
-  ForwardWithinBackward& operator=(ForwardWithinBackward&&) = delete;
 };
 
 }  // namespace trireme::tensor

@@ -48,8 +48,6 @@ class DryRun {
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
-  DryRun(DryRun&&) = delete;
-  DryRun& operator=(DryRun&&) = delete;
 
   /// Returns the dry run of this thread; null if there is none.
   static DryRun* of_thread() noexcept;

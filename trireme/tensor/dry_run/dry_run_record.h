@@ -40,7 +40,6 @@ struct DryRunTensor {
   std::vector<Exchange> back;
 };
 
-/// A recorded call.
 struct DryRunCall {
   std::string name;  ///< with overload: `aten::add.Tensor`
   /// The autograd node whose backward makes the call, such as `MmBackward0`. Empty in forward.

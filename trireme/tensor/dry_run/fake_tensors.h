@@ -28,8 +28,6 @@ class FakeTensors {
   ~FakeTensors();
   FakeTensors(const FakeTensors&) = delete;
   FakeTensors& operator=(const FakeTensors&) = delete;
-  FakeTensors(FakeTensors&&) = delete;
-  FakeTensors& operator=(FakeTensors&&) = delete;
 
  private:
   struct Before {

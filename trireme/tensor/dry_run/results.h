@@ -6,7 +6,6 @@
 
 #include <ATen/core/stack.h>
 
-#include <optional>
 #include <vector>
 
 namespace trireme::tensor {
@@ -27,7 +26,6 @@ struct Prediction {
   /// Results that are not tensors.
   std::vector<c10::IValue> values;
 
-  /// Returns the layout of a result.
   const Layout& layout(std::size_t output) const;
   /// Returns true if a written argument is redistributed for the call, and back after it. It keeps
   /// its layout and shape.

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/tensor/axis_links.h>
+#include <trireme/tensor/dispatch/call_steps.h>
 #include <trireme/tensor/dispatch/choose_layouts.h>
 #include <trireme/tensor/dispatch/composites.h>
 #include <trireme/tensor/dispatch/decision_cache.h>
@@ -10,23 +11,65 @@
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/fallback.h>
-#include <trireme/tensor/per_call/composite_strategies.h>
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/rule_table.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 namespace trireme::tensor {
 namespace {
+
+// Scores are [batch, classes, …] or [classes]. A target of class numbers is placed as by nll_loss,
+// whose arguments have the same names. A target of class probabilities has the shape of the scores.
+void cross_entropy(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  const Call& call = axis.call;
+  const at::Tensor& scores = call.input(0);
+  if (call.input(1).sizes() != scores.sizes()) {
+    find_rule("aten::nll_loss_forward", "")->strategies(axis, strategies);
+    return;
+  }
+  const std::int64_t classes = scores.dim() == 1 ? 0 : 1;
+  const bool is_reduced = call.integer(call.position("reduction")) != at::Reduction::None;
+  for (std::int64_t dim = 0; dim < scores.dim(); ++dim) {
+    const Placement cut = Shard{static_cast<int>(dim)};
+    Strategy& strategy = strategies.emplace_back(whole_inputs(call));
+    place(strategy, call, "self", cut);
+    place(strategy, call, "target", cut);
+    if (dim == classes) place(strategy, call, "weight", Shard{0});
+    const bool is_in_loss = !is_reduced && dim != classes;
+    const auto place_in_loss = static_cast<int>(dim < classes ? dim : dim - 1);
+    strategy.outputs = {is_in_loss ? Placement(Shard{place_in_loss}) : Placement(Partial{})};
+  }
+}
+
+void dropout(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  for (std::int64_t dim = 0; dim < axis.call.input(0).dim(); ++dim) {
+    const Placement cut = Shard{static_cast<int>(dim)};
+    strategies.push_back(alike(axis.call, cut, cut));
+  }
+}
+
+// Returns the strategies of cross_entropy_loss and dropout; null for other operators. For any
+// other composite operator, the first operator that it calls gets the strategy.
+const StrategiesOf* strategies_of_composite(std::string_view name) {
+  static const std::map<std::string_view, StrategiesOf> all = {
+      {"aten::cross_entropy_loss", cross_entropy}, {"aten::dropout", dropout}};
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : &found->second;
+}
 
 // The key of a mode above autograd: composite operators arrive whole, and autograd records the
 // redistribution of the inputs. The other keys without kernels in LibTorch are taken: DeferredInit
@@ -60,7 +103,6 @@ struct Choice {
   std::optional<std::vector<Layout>> layouts;
 };
 
-// The state of a thread.
 struct OfThread {
   PendingStrategy* waiting = nullptr;
   int num_cutting = 0;
@@ -94,19 +136,14 @@ struct Inputs {
   bool has_dims = false;
   bool has_one_mesh = true;
 
-  Inputs(const OperatorFacts& facts, const c10::IValue* arguments) {
-    for (std::uint32_t i = 0; i < facts.num_arguments; ++i) {
-      if (facts.is_out[i]) continue;
-      const c10::IValue& value = arguments[i];
-      if (value.isTensor()) {
-        add(value.toTensor(), static_cast<int>(i), -1);
-      } else if (value.isTensorList() || value.isOptionalTensorList()) {
-        int element = 0;
-        for (const c10::IValue& item : value.toListRef()) {
-          if (item.isTensor()) add(item.toTensor(), static_cast<int>(i), element);
-          ++element;
-        }
-      }
+  Inputs(const OperatorFacts& facts, const c10::IValue* arguments)
+      : slots(scan_arguments(facts, arguments).inputs) {
+    for (const InputSlot& slot : slots) {
+      has_dims = has_dims || slot.tensor->dim() > 0;
+      if (slot.meta == nullptr) continue;
+      if (first == nullptr) first = slot.tensor;
+      has_one_mesh = has_one_mesh &&
+                     slot.meta->layout.mesh_state() == distributed_meta(*first).layout.mesh_state();
     }
   }
 
@@ -125,19 +162,6 @@ struct Inputs {
       all.push_back(slot.tensor->is_leaf() && slot.tensor->requires_grad());
     }
     return all;
-  }
-
- private:
-  void add(const at::Tensor& tensor, int argument, int element) {
-    if (!tensor.defined()) return;
-    const DistributedMeta* meta = is_wrapper(tensor) ? &distributed_meta(tensor) : nullptr;
-    if (meta != nullptr && first == nullptr) first = &tensor;
-    if (meta != nullptr &&
-        meta->layout.mesh_state() != distributed_meta(*first).layout.mesh_state()) {
-      has_one_mesh = false;
-    }
-    has_dims = has_dims || tensor.dim() > 0;
-    slots.push_back({&tensor, meta, argument, element});
   }
 };
 
@@ -349,8 +373,6 @@ class TakingApart {
   ~TakingApart() { thread_.composite = before_; }
   TakingApart(const TakingApart&) = delete;
   TakingApart& operator=(const TakingApart&) = delete;
-  TakingApart(TakingApart&&) = delete;
-  TakingApart& operator=(TakingApart&&) = delete;
 
  private:
   OfThread& thread_;

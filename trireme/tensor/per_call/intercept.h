@@ -19,8 +19,6 @@ class PendingStrategy {
   ~PendingStrategy();
   PendingStrategy(const PendingStrategy&) = delete;
   PendingStrategy& operator=(const PendingStrategy&) = delete;
-  PendingStrategy(PendingStrategy&&) = delete;
-  PendingStrategy& operator=(PendingStrategy&&) = delete;
 
   const OperatorStrategy& strategy() const noexcept { return strategy_; }
 
@@ -41,8 +39,6 @@ class BatchSharding {
   ~BatchSharding();
   BatchSharding(const BatchSharding&) = delete;
   BatchSharding& operator=(const BatchSharding&) = delete;
-  BatchSharding(BatchSharding&&) = delete;
-  BatchSharding& operator=(BatchSharding&&) = delete;
 
  private:
   c10::impl::IncludeDispatchKeyGuard intercepted_;

@@ -3,7 +3,6 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/tensor/redistribution/memory_order.h>
 #include <trireme/tensor/redistribution/partials.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/redistribution/redistribution_program.h>
@@ -11,6 +10,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <optional>
@@ -270,7 +270,7 @@ at::Tensor redistribute_between(const at::Tensor& local, c10::ArrayRef<std::int6
   const bool is_target = to.mesh().contains_this_rank();
   if (!is_source && !is_target) return {};
   Sizes whole(sizes.begin(), sizes.end());
-  if (to.has_flat_shard()) whole = Sizes(1, elements_of(sizes));
+  if (to.has_flat_shard()) whole = Sizes(1, c10::multiply_integers(sizes));
   const Side source(whole, reduced);
   const Side target(whole, to.without_partial());
 

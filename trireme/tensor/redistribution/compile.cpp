@@ -2,8 +2,9 @@
 #include <trireme/base/error.h>
 #include <trireme/tensor/redistribution/redistribution_program.h>
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
-#include <utility>
 
 namespace trireme::tensor {
 namespace {
@@ -25,16 +26,10 @@ struct Place {
   }
 };
 
-std::int64_t product(const Sizes& sizes, std::size_t begin, std::size_t end) {
-  std::int64_t elements = 1;
-  for (std::size_t dim = begin; dim < end; ++dim) elements *= sizes[dim];
-  return elements;
-}
-
 // Returns the parts of a contiguous tensor of `sizes` along a dim.
-Blocks cut(const Sizes& sizes, std::size_t dim, std::int64_t parts) {
-  const std::int64_t rows = product(sizes, 0, dim);
-  const std::int64_t inner = product(sizes, dim + 1, sizes.size());
+Blocks cut(c10::IntArrayRef sizes, std::size_t dim, std::int64_t parts) {
+  const std::int64_t rows = c10::numelements_to_dim(static_cast<int>(dim), sizes);
+  const std::int64_t inner = c10::numelements_from_dim(static_cast<int>(dim) + 1, sizes);
   Blocks blocks;
   for (std::int64_t index = 0; index < parts; ++index) {
     const Extent part = part_of(sizes[dim], parts, index);
@@ -62,7 +57,7 @@ Blocks cut(const Placement& placement, const Sizes& whole, const Place& place) {
 }
 
 Blocks whole(const Sizes& sizes) {
-  return Blocks(1, {.offset = 0, .rows = 1, .row = elements_of(sizes), .stride = 0});
+  return Blocks(1, {.offset = 0, .rows = 1, .row = c10::multiply_integers(sizes), .stride = 0});
 }
 
 // Returns true if the slots of a buffer, one after the other, are the tensor itself.

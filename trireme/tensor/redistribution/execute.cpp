@@ -6,8 +6,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-
-#include <utility>
+#include <c10/util/accumulate.h>
+#include <c10/util/strides.h>
 
 // Executes the actions of a program: slices, neutral elements, and collectives with their buffers.
 namespace trireme::tensor {
@@ -28,11 +28,11 @@ at::Tensor empty_like(const InFlightTensor& in_flight, at::IntArrayRef sizes) {
 void slice(const Action& action, InFlightTensor& in_flight) {
   if (action.is_flat) make_contiguous(in_flight);
   const at::Tensor& tensor = in_flight.tensor;
-  const Sizes strides = action.is_flat ? strides_of(action.sizes)
+  const Sizes strides = action.is_flat ? c10::contiguous_strides(action.sizes)
                                        : Sizes(tensor.strides().begin(), tensor.strides().end());
   const std::int64_t step = action.is_flat ? 1 : strides[static_cast<std::size_t>(action.dim)];
   // An empty part may begin beyond the end of the memory.
-  const std::int64_t offset = elements_of(action.sizes) == 0 ? 0 : action.offset * step;
+  const std::int64_t offset = c10::multiply_integers(action.sizes) == 0 ? 0 : action.offset * step;
   in_flight.tensor = alias(tensor, action.sizes, strides, tensor.storage_offset() + offset);
 }
 
@@ -128,7 +128,7 @@ void exchange(const Action& action, InFlightTensor& in_flight, std::string_view 
   if (action.receives_in_place) {
     in_flight.tensor = received;
   } else if (action.kind == Kind::kReduceScatter) {
-    in_flight.tensor = alias(received, action.sizes, strides_of(action.sizes), 0);
+    in_flight.tensor = alias(received, action.sizes, c10::contiguous_strides(action.sizes), 0);
   } else {
     in_flight.tensor = empty_like(in_flight, action.sizes);
     copy_from_slots(in_flight.tensor, action.receive, received, 0, action.slot);
@@ -171,7 +171,7 @@ InFlightTensor begin_transfer(const Program& program, const at::Tensor& local,
   }
   const at::Tensor ordered = plain.contiguous(program.format);
   const Sizes sizes = in_order(program.local_sizes, program.order);
-  return {.tensor = alias(ordered, sizes, strides_of(sizes), ordered.storage_offset()),
+  return {.tensor = alias(ordered, sizes, c10::contiguous_strides(sizes), ordered.storage_offset()),
           .is_own = !ordered.is_same(local)};
 }
 
@@ -225,7 +225,7 @@ void execute_together(const std::vector<const Action*>& actions,
     const Action& action = *actions[index];
     at::Tensor result;
     if (reduces(action)) {
-      result = alias(received, action.sizes, strides_of(action.sizes), begins[index]);
+      result = alias(received, action.sizes, c10::contiguous_strides(action.sizes), begins[index]);
     } else {
       result = empty_like(*in_flight[index], action.sizes);
       copy_from_slots(result, action.receive, received, begins[index], slot);
@@ -238,7 +238,7 @@ at::Tensor finish_transfer(const Program& program, const InFlightTensor& in_flig
   at::Tensor result = in_flight.tensor;
   if (!result.is_non_overlapping_and_dense()) result = result.contiguous();
   if (program.format == at::MemoryFormat::Contiguous) return result;
-  const Sizes strides = strides_of(result.sizes());
+  const Sizes strides = c10::contiguous_strides(result.sizes());
   Sizes by_dim(strides.size());
   for (std::size_t position = 0; position < strides.size(); ++position) {
     by_dim[static_cast<std::size_t>(program.order[position])] = strides[position];

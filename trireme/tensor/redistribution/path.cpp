@@ -4,10 +4,11 @@
 #include <trireme/base/error.h>
 #include <trireme/cluster/collective_cost.h>
 #include <trireme/tensor/axis_links.h>
-#include <trireme/tensor/redistribution/memory_order.h>
 #include <trireme/tensor/redistribution/partials.h>
+#include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/accumulate.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
@@ -131,7 +132,7 @@ Search::Search(c10::ArrayRef<std::int64_t> sizes, at::ScalarType dtype, const La
       order_(memory_order(format, sizes.size())),
       sizes_(in_order(sizes, order_)),
       item_bytes_(static_cast<double>(c10::elementSize(dtype))),
-      elements_(static_cast<double>(elements_of(sizes))),
+      elements_(static_cast<double>(c10::multiply_integers(sizes))),
       num_mesh_axes_(from.placements().size()) {
   const std::vector<MeshAxis>& axes = from.mesh_state()->axes;
   for (std::size_t axis = 0; axis < axes.size(); ++axis) {
@@ -289,8 +290,7 @@ Search::Held Search::held(const State& state) const {
 // length. A collective then reads or writes them in place.
 bool Search::is_cut_in_place(const Held& held, std::size_t dim, std::int64_t parts) const {
   return sizes_[dim] % parts == 0 &&
-         elements_of({held.sizes.begin(), held.sizes.begin() + static_cast<std::ptrdiff_t>(dim)}) ==
-             1;
+         c10::numelements_to_dim(static_cast<int>(dim), c10::IntArrayRef(held.sizes)) == 1;
 }
 
 bool Search::is_flat_in_place(Code flat) const {
@@ -355,9 +355,8 @@ Search::Cost Search::cost_of(Kind kind, std::size_t axis, Code from, Code to, co
     }
     case Kind::kSlice:
       // A slice that is one contiguous piece of memory needs no copy.
-      if (is_shard(to) &&
-          elements_of({before.sizes.begin(),
-                       before.sizes.begin() + static_cast<std::ptrdiff_t>(dim_of(to))}) != 1) {
+      if (is_shard(to) && c10::numelements_to_dim(static_cast<int>(dim_of(to)),
+                                                  c10::IntArrayRef(before.sizes)) != 1) {
         copy(after.elements);
       }
       break;

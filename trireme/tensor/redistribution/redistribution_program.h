@@ -1,20 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one rank does on a path. All index arithmetic is done once, so that a transfer consists of a
-// few copies of rows around each collective.
+// few copies of rows around each collective. Dims are numbered in the order in which they lie in
+// memory, so that a channels-last tensor is a contiguous tensor with renumbered dims.
 #pragma once
 
 #include <trireme/comm/collectives.h>
-#include <trireme/tensor/redistribution/memory_order.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/MemoryFormat.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
 namespace trireme::tensor {
+
+using Sizes = c10::SmallVector<std::int64_t, 5>;
+using Dims = c10::SmallVector<int, 5>;
+
+/// Returns the dims from the outermost to the innermost in memory. Throws UsageError where the
+/// format is not defined for a tensor of that many dims.
+Dims memory_order(c10::MemoryFormat format, std::size_t num_dims);
+
+/// Returns `sizes[order[0]], sizes[order[1]], …`.
+Sizes in_order(c10::ArrayRef<std::int64_t> sizes, const Dims& order);
 
 /// A part of a contiguous tensor, in elements: `rows` rows of `row` elements, `stride` apart, the
 /// first at `offset`. In a slot of a buffer the rows follow one another without gaps.

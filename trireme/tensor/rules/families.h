@@ -67,7 +67,6 @@ void add_norm_rules(NamedRules& rules);
 void add_linear_algebra_rules(NamedRules& rules);
 void add_recurrent_rules(NamedRules& rules);
 
-/// Returns the rules of all families.
 NamedRules own_rules();
 
 }  // namespace trireme::tensor

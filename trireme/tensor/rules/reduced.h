@@ -14,7 +14,6 @@ struct Reduced {
   std::vector<std::int64_t> dims;
   bool keeps_dims = false;  ///< the result has the reduced dims, with one element each
 
-  /// Returns true if the dim is reduced.
   bool has(std::int64_t dim) const;
   /// Returns the position in the result of a dim that is not reduced.
   int place(std::int64_t dim) const;

@@ -4,7 +4,6 @@
 
 #include <trireme/tensor/rules/rule.h>
 
-#include <utility>
 #include <vector>
 
 namespace trireme::tensor {

@@ -23,7 +23,6 @@
 
 #include <atomic>
 #include <charconv>
-#include <exception>
 #include <filesystem>
 #include <map>
 #include <memory>

@@ -14,7 +14,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace trireme {
 namespace {

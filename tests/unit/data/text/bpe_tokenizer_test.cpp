@@ -3,7 +3,7 @@
 #include <trireme/data/text/bpe_tokenizer.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/text/detail/byte_characters.h>
+#include <trireme/data/text/detail/byte_pairs.h>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/data/text/detail/utf8.h>
 
-#include <trireme/data/text/detail/byte_characters.h>
+#include <trireme/data/text/detail/byte_pairs.h>
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of copies beside computation.
-#include <trireme/parallel/pipeline/offload/copy_stream.h>
+#include <trireme/parallel/pipeline/offload/host_copies.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

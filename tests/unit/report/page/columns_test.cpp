@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/report/page/columns.h>
+#include <trireme/report/page/axis.h>
 
 #include <gmock/gmock.h>
 

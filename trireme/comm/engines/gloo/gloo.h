@@ -7,7 +7,6 @@
 
 namespace trireme::comm {
 
-/// Returns the Gloo engine.
 Engine gloo_engine();
 
 }  // namespace trireme::comm

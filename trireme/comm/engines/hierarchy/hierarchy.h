@@ -9,7 +9,6 @@
 
 namespace trireme::comm {
 
-/// Settings of a hierarchy.
 struct HierarchyOptions {
   /// The number of ranks per host that carry slices of a large message to other hosts in parallel.
   /// 0 for as many as the smallest host has ranks.

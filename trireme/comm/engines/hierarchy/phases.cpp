@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/comm/engines/hierarchy/phases.h>
 
-#include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/adapter/c10d_call.h>
 

@@ -11,15 +11,47 @@
 // A large message goes through these phases in parts, several of them at the same time.
 #pragma once
 
+#include <trireme/base/error.h>
+#include <trireme/comm/adapter/pending_operation.h>
 #include <trireme/comm/engines/hierarchy/host_map.h>
-#include <trireme/comm/engines/hierarchy/phased_operation.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <array>
+#include <atomic>
+#include <functional>
 #include <span>
+#include <string>
+#include <utility>
 
 namespace trireme::comm {
+
+/// The place of a collective: in the queue, inside the host, between hosts, or over all ranks.
+enum class Phase : std::uint8_t { kQueue, kInside, kAcross, kFlat };
+
+/// A collective that runs in phases. Operation::timeout is the deadline of all phases together,
+/// counted from the first. Thread-safety: safe.
+class PhasedOperation final : public PendingOperation {
+ public:
+  /// @param describe_phase returns a text that says where a phase takes place.
+  PhasedOperation(Operation operation, int rank, std::function<std::string(Phase)> describe_phase)
+      : PendingOperation(std::move(operation), rank), describe_phase_(std::move(describe_phase)) {}
+
+  /// Returns a text such as `all-reduce (number 7)`.
+  std::string name() const {
+    return join_message(name_of(operation().kind), " (number ", operation().number, ")");
+  }
+  /// Records that a phase begins.
+  void enter(Phase phase) noexcept { phase_.store(phase, std::memory_order_relaxed); }
+  std::string describe(Phase phase) const { return describe_phase_(phase); }
+
+ protected:
+  std::string place() const override { return describe(phase_.load(std::memory_order_relaxed)); }
+
+ private:
+  const std::function<std::string(Phase)> describe_phase_;
+  std::atomic<Phase> phase_ = Phase::kQueue;  // relaxed: only a message reads it
+};
 
 /// The backends that a hierarchy is composed of.
 struct HierarchyConnections {

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 namespace trireme::comm::mpi {

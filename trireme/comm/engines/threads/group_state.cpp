@@ -3,7 +3,6 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/format_ranks.h>
-#include <trireme/comm/engines/threads/execute_ops.h>
 
 #include <algorithm>
 #include <cstring>

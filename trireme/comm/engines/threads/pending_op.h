@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PendingOp: one rank's part in a message or collective.
+// PendingOp: one rank's part in a message or collective between threads. One thread copies between
+// the devices of all ranks, and adds in rank order.
 #pragma once
 
 #include <trireme/comm/adapter/pending_operation.h>
@@ -8,9 +9,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
-#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace trireme::comm::threads {
@@ -57,5 +58,15 @@ class PendingOp {
   std::atomic<bool> is_done_ = false;
   std::atomic<bool> is_followed_ = false;
 };
+
+/// Runs the operation that consists of these pending operations: sender and receiver, or all ranks
+/// in order. On CPUs it is done on return. Copies from and to other devices are given to streams of
+/// the engine. They run after everything that the device of each pending operation had been given
+/// before its call.
+/// @return events after these copies.
+/// @throws UsageError if the parts of an all-to-all do not fit each other, and what operators
+/// throw. No copy is running then.
+std::shared_ptr<const Events> execute(std::span<const std::shared_ptr<PendingOp>> ops,
+                                      CopyStreams& streams);
 
 }  // namespace trireme::comm::threads

@@ -21,14 +21,12 @@ namespace trireme::comm::threads {
 /// Events on any devices.
 using Events = std::vector<c10::Event>;
 
-/// Returns whether the device has streams.
 bool has_streams(at::Device device) noexcept;
 
 /// Returns an event after all work that the calling thread's current stream of `device` has been
 /// given. Nothing for a device without streams.
 std::optional<c10::Event> record_current(at::Device device);
 
-/// Makes later work on `stream` wait for `event`.
 void wait_on_stream(const c10::Stream& stream, const c10::Event& event);
 
 /// Makes later work on `device` wait for all events. On the calling thread's current stream of the

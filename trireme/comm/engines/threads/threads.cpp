@@ -4,8 +4,9 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/adapter/adapter_backend.h>
+#include <trireme/comm/adapter/engine_connection.h>
+#include <trireme/comm/adapter/pending_operation.h>
 #include <trireme/comm/engines/threads/group_state.h>
-#include <trireme/comm/engines/threads/threads_connection.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unistd.h>
@@ -16,10 +17,93 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::comm {
 namespace {
+
+// Carries strided tensors of any dtype on any device, which may differ between ranks. Messages
+// match by sender, receiver and tag, the oldest first. Any number may be outstanding. Collectives
+// match by their number. No call waits for another rank or for a device. The rank that completes
+// an operation gives the copies to streams, and `wait` of each rank's work makes its current
+// stream follow them. Failures are CommError, thrown by `wait`, and UsageError.
+class ThreadsConnection final : public EngineConnection {
+ public:
+  ThreadsConnection(std::shared_ptr<threads::GroupState> state, int rank, int size);
+  ~ThreadsConnection() override;
+
+  TensorForm form() const override { return TensorForm::kAny; }
+  void check(const Operation& operation) const override;
+  WorkPtr submit(Operation operation) override;
+  void abort(const std::string& reason) override { state_->abort(rank(), reason); }
+
+ private:
+  const std::shared_ptr<threads::GroupState> state_;
+};
+
+// Completed when its copies have been given to streams. Copies on a device may take longer. The
+// stream of the thread that waits then waits for them.
+class ThreadsOperation final : public PendingOperation {
+ public:
+  ThreadsOperation(const Operation& operation, int rank, std::shared_ptr<threads::GroupState> state)
+      : PendingOperation({.kind = operation.kind,
+                          .peer = operation.peer,
+                          .number = operation.number,
+                          .results = operation.results},
+                         rank),
+        state_(std::move(state)),
+        timeout_(operation.timeout) {}
+
+  void set_pending(std::shared_ptr<threads::PendingOp> pending) { pending_ = std::move(pending); }
+
+  bool isCompleted() override { return pending_->has_ended() || exception() != nullptr; }
+  bool isSuccess() const override { return pending_->is_done(); }
+  std::exception_ptr exception() const override { return state_->error_of(*pending_); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    state_->wait(*pending_, timeout > kNoTimeout ? timeout : timeout_);
+    return true;
+  }
+  void synchronize() override {
+    if (pending_->is_done()) pending_->wait_on_stream();
+  }
+
+  // Called when the last holder drops the operation. Its part in the group refers to it by a weak
+  // pointer and may live on. It must not be kept alive by this object.
+  void release_resources() override {
+    pending_.reset();
+    state_.reset();
+  }
+
+ private:
+  std::shared_ptr<threads::GroupState> state_;
+  const std::chrono::milliseconds timeout_;
+  std::shared_ptr<threads::PendingOp> pending_;
+};
+
+ThreadsConnection::ThreadsConnection(std::shared_ptr<threads::GroupState> state, int rank, int size)
+    : EngineConnection("threads", rank, size), state_(std::move(state)) {
+  state_->enter(rank);
+}
+
+ThreadsConnection::~ThreadsConnection() { state_->leave(rank()); }
+
+void ThreadsConnection::check(const Operation& operation) const {
+  if (operation.kind == OperationKind::kReceive && operation.peer < 0) {
+    throw UsageError("receive from any rank: messages between threads meet by their sender",
+                     "name the sender");
+  }
+  if (operation.reduction.op_ <= c10d::ReduceOp::BXOR) return;
+  throw UsageError(
+      join_message(name_of(operation.kind), " between threads does not know a pre-multiplied sum"),
+      "multiply before a sum");
+}
+
+ThreadsConnection::WorkPtr ThreadsConnection::submit(Operation operation) {
+  auto work = c10::make_intrusive<ThreadsOperation>(operation, rank(), state_);
+  work->set_pending(state_->start(operation, rank(), work));
+  return work;
+}
 
 using threads::GroupState;
 

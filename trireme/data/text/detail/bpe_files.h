@@ -16,7 +16,6 @@ namespace trireme::data::detail {
 
 /// The content of the files of a BPE vocabulary.
 struct BpeRecipe {
-  /// Makes an empty recipe.
   explicit BpeRecipe(std::string file) : vocabulary(std::move(file)) {}
 
   Vocabulary vocabulary;              ///< The tokens and their numbers.

@@ -4,11 +4,28 @@
 // is popped: its tokens are not those of the list any more.
 #include <trireme/data/text/detail/byte_pairs.h>
 
+#include <trireme/data/text/detail/utf8.h>
+
 #include <queue>
 #include <tuple>
 
 namespace trireme::data::detail {
 namespace {
+
+bool is_printed(char32_t character) {
+  return (character > 0x20 && character < 0x7F) ||
+         (character > 0xA0 && character <= 0xFF && character != 0xAD);
+}
+
+const std::unordered_map<char32_t, char>& bytes_by_character() {
+  static const std::unordered_map<char32_t, char> bytes = [] {
+    std::unordered_map<char32_t, char> map;
+    for (std::size_t byte = 0; byte < 256; ++byte)
+      map[first_character(byte_characters()[byte]).value] = static_cast<char>(byte);
+    return map;
+  }();
+  return bytes;
+}
 
 constexpr std::int32_t kNone = -1;
 
@@ -32,6 +49,35 @@ struct Candidate {
 };
 
 }  // namespace
+
+const std::array<std::string, 256>& byte_characters() {
+  static const std::array<std::string, 256> characters = [] {
+    std::array<std::string, 256> all;
+    char32_t next = 0x100;
+    for (char32_t byte = 0; byte < 256; ++byte)
+      all[byte] = utf8_of(is_printed(byte) ? byte : next++);
+    return all;
+  }();
+  return characters;
+}
+
+std::string bytes_of_token(std::string_view token) {
+  std::string bytes;
+  for (std::string_view rest = token; !rest.empty();) {
+    const CodePoint point = first_character(rest);
+    const auto found = bytes_by_character().find(point.value);
+    if (point.bytes == 0 || found == bytes_by_character().end()) return std::string(token);
+    bytes.push_back(found->second);
+    rest.remove_prefix(point.bytes);
+  }
+  return bytes;
+}
+
+std::string token_of_bytes(std::string_view bytes) {
+  std::string token;
+  for (const char byte : bytes) token += byte_characters()[static_cast<unsigned char>(byte)];
+  return token;
+}
 
 void BytePairs::add(std::int32_t left, std::int32_t right, std::int32_t rank, std::int32_t merged) {
   merges_.insert_or_assign(key(left, right), Merge{rank, merged});

@@ -1,14 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte pair encoding of one word (Sennrich, Haddow, Birch, "Neural Machine Translation of Rare
-// Words with Subword Units", 2016).
+// Words with Subword Units", 2016), and the printable characters that stand for bytes in GPT-2's
+// files.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 namespace trireme::data::detail {
+
+/// Returns the character of each byte, in UTF-8 (`bytes_to_unicode` in GPT-2's encoder.py).
+///
+/// A printable byte of Latin-1 that is not a space is its own character. The other bytes get the
+/// characters from U+0100 on, in order.
+const std::array<std::string, 256>& byte_characters();
+
+/// Returns the bytes of a token in such a file. If it has a character that stands for no byte,
+/// returns the bytes of the token itself.
+std::string bytes_of_token(std::string_view token);
+
+/// Returns the token of these bytes as such a file writes it.
+std::string token_of_bytes(std::string_view bytes);
 
 /// The pairs of tokens that merge into one token, each with a rank. Const methods may be called
 /// concurrently.

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Special tokens, which are recognized by their names before a text is split into words.
+// Special tokens, which are recognized by their names before a text is split into words, and the
+// error for a number that is no token.
 #pragma once
 
+#include <trireme/base/error.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -48,5 +52,13 @@ class SpecialTokens {
   std::vector<SpecialToken> tokens_;
   std::string first_bytes_;
 };
+
+/// Throws the UsageError for a number that is not a token.
+[[noreturn]] inline void fail_unknown_token(std::int64_t token, std::size_t place,
+                                            std::int64_t vocabulary_size) {
+  throw UsageError(join_message("token ", token, " at place ", place,
+                                " is not in the vocabulary, which has 0 to ", vocabulary_size - 1),
+                   "decode with the tokenizer that made the tokens");
+}
 
 }  // namespace trireme::data::detail

@@ -18,14 +18,12 @@ namespace trireme::data::detail {
 inline constexpr std::string_view kDamagedVocabulary =
     "the file is damaged, or not of this vocabulary: get it anew";
 
-/// The tokens of a vocabulary.
 class Vocabulary {
  public:
   /// Makes an empty vocabulary.
   /// @param file the name of the file in messages.
   explicit Vocabulary(std::string file) : file_(std::move(file)) {}
 
-  /// Returns the name of the file.
   const std::string& file() const { return file_; }
 
   /// Adds a token. If a token is added twice, find() returns the last number. Throws DataError if

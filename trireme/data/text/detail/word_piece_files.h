@@ -17,7 +17,6 @@ namespace trireme::data::detail {
 
 /// The content of the files of a WordPiece vocabulary, completed by the options.
 struct WordPieceRecipe {
-  /// Makes an empty recipe.
   explicit WordPieceRecipe(std::string file) : vocabulary(std::move(file)) {}
 
   Vocabulary vocabulary;              ///< The tokens and their numbers.

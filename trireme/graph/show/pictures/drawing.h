@@ -15,7 +15,6 @@ namespace trireme::graph::detail {
 /// What a box stands for.
 enum class BoxKind { kInput, kTensor, kModule, kOperator, kResult };
 
-/// A box with its text.
 struct Box {
   BoxKind kind = BoxKind::kOperator;
   /// The module whose frame the box is in; for the box of a module its parent.
@@ -39,7 +38,6 @@ struct MarkLabel {
   int before = 0;  ///< index of the box that follows
 };
 
-/// A drawing.
 struct Drawing {
   /// Inputs, then tensors, then modules and operators in the order in which they first run, and
   /// then results.

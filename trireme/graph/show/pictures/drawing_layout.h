@@ -80,7 +80,6 @@ inline constexpr double kTextLine = 15;
 inline constexpr double kBoxGap = 30;
 inline constexpr double kPictureMargin = 20;
 
-/// Returns the layout of a drawing.
 Layout lay_out(const Drawing& drawing);
 
 }  // namespace trireme::graph::detail

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Draws a picture as SVG.
+#include <trireme/base/text.h>
 #include <trireme/graph/show/names.h>
 #include <trireme/graph/show/picture.h>
 #include <trireme/graph/show/pictures/drawing.h>
@@ -149,16 +150,14 @@ class Picture {
   std::string drawn(const detail::StraightLine& line) {
     const double x = (left_ + right_) / 2;
     const double y = extents(line.from).bottom;
-    std::string labels;
-    std::string titles;
-    for (const ValueId id : line.values) {
-      labels += (labels.empty() ? "" : ", ") + label_of(id);
-      titles += (titles.empty() ? "" : ", ") + title_of(id);
-    }
-    return plain_text("<g>", title(titles + ", from " + box(line.from).lines[0]),
+    const auto title_text = [this](ValueId id) { return title_of(id); };
+    const auto label_text = [this](ValueId id) { return label_of(id); };
+    return plain_text("<g>",
+                      title(list_text(line.values, ", ", title_text) + ", from " +
+                            box(line.from).lines[0]),
                       "<path class=\"line\" marker-end=\"url(#head)\" d=\"M", number(x), " ",
                       number(y), "V", number(extents(line.from + 1).top), "\"/>") +
-           text_at("soft", x + 8, y + 14, labels) + "</g>\n";
+           text_at("soft", x + 8, y + 14, list_text(line.values, ", ", label_text)) + "</g>\n";
   }
 
   std::string drawn(const detail::LaneLine& line) {

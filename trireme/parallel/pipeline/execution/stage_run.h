@@ -8,7 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
 #include <span>
 #include <vector>
 

@@ -5,7 +5,6 @@
 
 #include <trireme/parallel/pipeline/offload/host_copies.h>
 #include <trireme/parallel/recompute/saved_tensor_hooks.h>
-#include <trireme/parallel/recompute/tensor_version.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -44,7 +43,6 @@ class SavedActivations {
   SavedActivations(const SavedActivations&) = delete;
   SavedActivations& operator=(const SavedActivations&) = delete;
 
-  /// A tensor that is kept.
   class Kept;
 
   /// Collects the tensors that autograd saves on this thread while it lives. The forward of the

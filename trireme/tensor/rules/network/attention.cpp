@@ -4,7 +4,7 @@
 // travel (ring_attention.h), or the axis shards heads meanwhile (attention_by_heads.h). Under a
 // causal mask a rank whose queries begin later sees more keys. On CUDA attention may be sharded
 // along the batch and the heads. Attention with dropout is decomposed into products and a softmax
-// (dispatch/attention_of_distributed.h).
+// (dispatch/install.cpp).
 #include <trireme/base/error.h>
 #include <trireme/tensor/axis_links.h>
 #include <trireme/tensor/rules/across.h>

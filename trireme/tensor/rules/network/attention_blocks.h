@@ -40,7 +40,6 @@ struct AttentionBlock {
 /// Returns false if the block is empty, or if a causal mask hides all of it.
 bool is_seen(const AttentionBlock& block, bool is_causal);
 
-/// The result of a block.
 struct BlockResult {
   at::Tensor output;     ///< [batch, heads, rows, features]
   at::Tensor logsumexp;  ///< [batch, heads, rows]; -inf for rows whose keys are all masked
@@ -54,7 +53,6 @@ BlockResult attend(const at::Tensor& query, const at::Tensor& key, const at::Ten
 /// Returns logsumexp as LibTorch's kernel gives it: 0 in place of -inf.
 at::Tensor as_saved(const at::Tensor& logsumexp);
 
-/// The gradients of a block.
 struct BlockGradients {
   at::Tensor query;
   at::Tensor key;
@@ -79,7 +77,6 @@ BlockGradients attend_backward(const QuerySide& side, const at::Tensor& key,
 /// wider.
 class BlockSum {
  public:
-  /// Adds a block.
   void add(const BlockResult& block);
   /// Returns the output in the dtype of `query`, and logsumexp as_saved(). Without a block, these
   /// are zeros.

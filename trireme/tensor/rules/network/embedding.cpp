@@ -16,7 +16,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <map>
-#include <string>
 #include <tuple>
 
 namespace trireme::tensor {

@@ -11,8 +11,6 @@
 #include <ATen/ops/glu.h>
 #include <ATen/ops/glu_backward.h>
 
-#include <string>
-
 namespace trireme::tensor {
 namespace {
 

@@ -5,9 +5,6 @@
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/sizes.h>
 
-#include <algorithm>
-#include <string>
-
 namespace trireme::tensor {
 namespace {
 

@@ -2,19 +2,63 @@
 // Rules of reading and writing at indices along one dim: gather, scatter, index_select and variants
 // that add or copy. Tensors may be sharded along the other dims, and indices along dims of their
 // own. Reading from a table that is sharded along the dim looked up gives a Partial sum.
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/lookup.h>
+#include <trireme/tensor/rules/rule.h>
 #include <trireme/tensor/rules/sizes.h>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <string>
 
 namespace trireme::tensor {
 namespace {
+
+// Index values relative to this rank's part of a dim.
+struct LocalIndex {
+  at::Tensor index;       // clamped into the part
+  at::Tensor is_here;     // true where the entry is in the part
+  bool is_empty = false;  // the part has no entries
+};
+
+// In a table that is sharded along the dim looked up, every rank returns the entries that it holds,
+// and zeros for the others; the sum over ranks is the result.
+// Adds the strategy that shards `table_dim` of the first input, with `kernel`, if the dtype has
+// zeros and sums. All other inputs are replicated and the result is Partial.
+void add_lookup(const AxisCall& axis, std::int64_t table_dim, LocalKernel kernel,
+                std::vector<Strategy>& strategies) {
+  const at::Tensor& table = axis.call.input(0);
+  if (table.dim() == 0 || table.scalar_type() == at::kBool) return;
+  Strategy& strategy = strategies.emplace_back();
+  strategy.inputs.assign(static_cast<std::size_t>(axis.call.num_inputs()), Placement(Replicate{}));
+  strategy.inputs[0] = Shard{static_cast<int>(table_dim)};
+  strategy.outputs.push_back(Partial{});
+  strategy.kernel = kernel;
+}
+
+// Converts index values that count from the start of `dim` of the first input into values that
+// count from the start of this rank's part. Throws IndexError for values out of range.
+LocalIndex local_index(const LocalCall& call, const at::Tensor& index, std::int64_t dim) {
+  const c10::IntArrayRef sizes = call.input_sizes(0);
+  const std::int64_t size = sizes[static_cast<std::size_t>(dim)];
+  if (index.is_cpu() && index.numel() > 0) {
+    // The local lookup would not notice: it takes a value outside its part for another rank's.
+    const auto [lowest, highest] = at::aminmax(index);
+    TORCH_CHECK_INDEX(lowest.item<std::int64_t>() >= 0 && highest.item<std::int64_t>() < size,
+                      call.call().name(), ": index out of range for dim ", dim, " of size ", size);
+  }
+  const Extent own = own_extent(sizes, call.input_layout(0), dim);
+  const at::Tensor from_start = index - own.offset;
+  const at::Tensor is_here = (from_start >= 0).logical_and_(from_start < own.size);
+  return {from_start.clamp(0, std::max<std::int64_t>(own.size - 1, 0)), is_here, own.size == 0};
+}
 
 // Returns `letters` with another letter at `dim`.
 std::string with_letter(std::string letters, std::int64_t dim, char letter) {

@@ -13,7 +13,6 @@
 #include <initializer_list>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace trireme::tensor {
 namespace {

@@ -4,16 +4,92 @@
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/shapes/recut.h>
 #include <trireme/tensor/rules/sizes.h>
-#include <trireme/tensor/rules/view_groups.h>
 
 #include <ATen/ops/reshape.h>
 #include <ATen/ops/squeeze.h>
+#include <c10/util/ArrayRef.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace trireme::tensor {
 namespace {
+
+// Neighbouring dims of the tensor and neighbouring dims of the view that hold the same elements:
+// the products of their sizes are equal.
+struct ViewGroup {
+  // Dims of the tensor, and dims of the view.
+  std::vector<int> from;
+  std::vector<int> to;
+};
+
+// Moves over one dim and returns the product including its size.
+std::int64_t take(c10::ArrayRef<std::int64_t> sizes, std::size_t& next, std::vector<int>& dims,
+                  std::int64_t product) {
+  const std::int64_t size = sizes[next];
+  if (size != 1) dims.push_back(static_cast<int>(next));
+  ++next;
+  return product * size;
+}
+
+// Skips dims of size one.
+void pass_ones(c10::ArrayRef<std::int64_t> sizes, std::size_t& next) {
+  while (next < sizes.size() && sizes[next] == 1) ++next;
+}
+
+// A dim of size one can only be matched if the view does not change the sizes.
+int cut_of_one(c10::ArrayRef<std::int64_t> from, c10::ArrayRef<std::int64_t> to, int dim) {
+  return from == to ? dim : -1;
+}
+
+// Returns the smallest groups in order. Dims of size one belong to no group. Empty for a tensor
+// without elements, whose sizes do not tell which dims belong together.
+std::vector<ViewGroup> view_groups(c10::ArrayRef<std::int64_t> from,
+                                   c10::ArrayRef<std::int64_t> to) {
+  std::vector<ViewGroup> groups;
+  const bool is_empty = std::ranges::find(from, 0) != from.end();
+  if (is_empty) return groups;
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (true) {
+    pass_ones(from, i);
+    pass_ones(to, j);
+    if (i == from.size() || j == to.size()) break;
+    ViewGroup group;
+    std::int64_t left = take(from, i, group.from, 1);
+    std::int64_t right = take(to, j, group.to, 1);
+    while (left != right) {
+      if (left < right) {
+        left = take(from, i, group.from, left);
+      } else {
+        right = take(to, j, group.to, right);
+      }
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// Returns the dim of the view that is sharded if `dim` is sharded into `parts`. Every rank's part
+// of the view is then a view of its part. Returns -1 if there is none. It is the outermost dim of
+// a group if the sizes on both sides divide by `parts`, or if both dims have the same size.
+int cut_of_view(c10::ArrayRef<std::int64_t> from, c10::ArrayRef<std::int64_t> to, int dim,
+                std::int64_t parts) {
+  if (from == to) return dim;
+  if (from[static_cast<std::size_t>(dim)] == 1) return cut_of_one(from, to, dim);
+  for (const ViewGroup& group : view_groups(from, to)) {
+    if (group.from.front() != dim) continue;
+    const int outermost = group.to.front();
+    const std::int64_t size = from[static_cast<std::size_t>(dim)];
+    const std::int64_t its_size = to[static_cast<std::size_t>(outermost)];
+    const bool is_same = size == its_size;
+    const bool divides = size % parts == 0 && its_size % parts == 0;
+    return is_same || divides ? outermost : -1;
+  }
+  return -1;
+}
 
 // The position of each dim of the input in the output; -1 if it cannot stay sharded.
 using DimMap = std::vector<int>;

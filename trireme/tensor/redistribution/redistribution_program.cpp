@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/tensor/redistribution/memory_order.h>
+#include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <trireme/base/error.h>
 
-#include <algorithm>
-#include <functional>
 #include <numeric>
 
 namespace trireme::tensor {
@@ -26,20 +24,6 @@ Sizes in_order(c10::ArrayRef<std::int64_t> sizes, const Dims& order) {
   Sizes ordered;
   for (const int dim : order) ordered.push_back(sizes[static_cast<std::size_t>(dim)]);
   return ordered;
-}
-
-Sizes strides_of(c10::ArrayRef<std::int64_t> sizes) {
-  Sizes strides(sizes.size());
-  std::int64_t stride = 1;
-  for (std::size_t dim = sizes.size(); dim-- > 0;) {
-    strides[dim] = stride;
-    stride *= std::max<std::int64_t>(sizes[dim], 1);
-  }
-  return strides;
-}
-
-std::int64_t elements_of(c10::ArrayRef<std::int64_t> sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
 }
 
 }  // namespace trireme::tensor

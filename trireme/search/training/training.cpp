@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/search/training/loss_of_rows.h>
+#include <trireme/search/training/training.h>
 
 #include <trireme/base/error.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -9,7 +9,6 @@
 #include <torch/nn/module.h>
 
 #include <utility>
-#include <vector>
 
 namespace trireme::search {
 namespace {
