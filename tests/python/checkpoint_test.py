@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 import torch
+import torch.distributed.checkpoint as distributed
 from torch import nn
 
 import trireme
@@ -52,6 +53,37 @@ class Checkpoints(unittest.TestCase):
         subprocess.run([PROGRAM, "checkpoint", "verify", path], check=True, capture_output=True)
         subprocess.run([PROGRAM, "checkpoint", "convert", path, file], check=True, capture_output=True)
         self.assert_same(trireme.checkpoint.load(file), state)
+
+    def test_checkpoints_of_torch_are_read_and_written(self) -> None:
+        net = network()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for parameter in net.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        distributed.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "note": "text"},
+                         checkpoint_id=self.folder / "theirs", no_dist=True)
+        state = trireme.checkpoint.from_torch_distributed(self.folder / "theirs", "model")
+        self.assert_same(state, net.state_dict())
+        self.assertIn("optimizer.state.0.momentum_buffer", trireme.checkpoint.from_torch_distributed(self.folder / "theirs"))
+
+        ours = trireme.checkpoint.load(trireme.checkpoint.save(state, self.folder))
+        trireme.checkpoint.to_torch_distributed(ours, self.folder / "again", "model")
+        other = network()
+        loaded = {"model": other.state_dict()}
+        distributed.load(loaded, checkpoint_id=self.folder / "again", no_dist=True)
+        self.assert_same(loaded["model"], net.state_dict())
+
+    def test_wrong_checkpoints_of_torch_are_explained(self) -> None:
+        with self.assertRaisesRegex(trireme.CheckpointError, "no file .metadata"):
+            trireme.checkpoint.from_torch_distributed(self.folder)
+        folder = trireme.checkpoint.to_torch_distributed({"weight": torch.ones(2)}, self.folder / "one")
+        with self.assertRaisesRegex(trireme.CheckpointError, "no tensor below 'model'; its names begin with weight"):
+            trireme.checkpoint.from_torch_distributed(folder, "model")
+        with self.assertRaisesRegex(trireme.UsageError, "has a checkpoint already"):
+            trireme.checkpoint.to_torch_distributed({"weight": torch.ones(2)}, folder)
+        (folder / ".metadata").write_bytes(b"rubbish")
+        with self.assertRaisesRegex(trireme.CheckpointError, "cannot be read"):
+            trireme.checkpoint.from_torch_distributed(folder)
 
     def test_safetensors_files_are_written(self) -> None:
         state = {"weight": torch.randn(3, 4).t(), "count": torch.tensor(3)}

@@ -4,13 +4,12 @@ values of futures, records of profilers, and words in messages."""
 from __future__ import annotations
 
 import re
-import unittest
 from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
 
-from ranks import cases_of, make_gloo_group
+from ranks import cases_of, main, make_gloo_group
 
 _gloo: dict[int, dist.ProcessGroup] = {}
 
@@ -175,7 +174,7 @@ CASES = [value for value in list(globals().values())
          if callable(value) and getattr(value, "__annotations__", {}).get("size") == "int" and value.__module__ == __name__]
 
 OverTwoRanks = cases_of(CASES)
-OverThreeRanks = cases_of(CASES, 3)
+OverThreeRanks = cases_of(CASES, 3, is_slow=True)
 
 if __name__ == "__main__":
-    unittest.main()
+    main()
