@@ -6,9 +6,11 @@
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -92,7 +94,8 @@ def from_torch_distributed(path: str | os.PathLike[str], prefix: str = "") -> St
         tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()
                    if isinstance(entry, TensorStorageMetadata) and name.startswith(start)}
         if tensors:
-            distributed.load(tensors, checkpoint_id=folder, no_dist=True)
+            with _in_one_process():
+                distributed.load(tensors, checkpoint_id=folder, no_dist=True)
     except Exception as error:
         raise CheckpointError(f"{folder} cannot be read: {error}\n  hint: it may be damaged, or of another version of torch") from error
     if not tensors:
@@ -122,8 +125,18 @@ def to_torch_distributed(state: Mapping[str, torch.Tensor], path: str | os.PathL
     if (folder / ".metadata").exists():
         raise UsageError(f"{folder} has a checkpoint already\n  hint: name another folder, or remove it")
     start = f"{prefix}." if prefix else ""
-    distributed.save({start + name: tensor for name, tensor in _dense(state).items()}, checkpoint_id=folder, no_dist=True)
+    tensors = {start + name: tensor for name, tensor in _dense(state).items()}
+    with _in_one_process():
+        distributed.save(tensors, checkpoint_id=folder, no_dist=True)
     return folder
+
+
+@contextlib.contextmanager
+def _in_one_process() -> Iterator[None]:
+    """Silences the warning of torch.distributed.checkpoint that there is no process group."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
 
 
 def _dense(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
