@@ -179,6 +179,9 @@ void check_all_gather(const CallSite& site, const std::vector<Tensors>& outputs,
     }
     for (std::size_t j = 0; j < outputs[i].size(); ++j) {
       check_type(kCall, outputs[i][j], inputs.front(), j);
+      if (inputs.size() == 1) continue;
+      check_size(kCall, outputs[i][j], inputs.front(), j,
+                 outputs[i][j].numel() == inputs.front().numel());
     }
   }
 }

@@ -33,7 +33,8 @@ void check_gather(const CallSite& site, const std::vector<std::vector<at::Tensor
 void check_scatter(const CallSite& site, const std::vector<at::Tensor>& outputs,
                    const std::vector<std::vector<at::Tensor>>& inputs,
                    const c10d::ScatterOptions& options);
-/// Accepts outputs of any number of elements, since ranks may contribute different numbers.
+/// With one input, accepts outputs of any number of elements, since ranks may contribute different
+/// numbers.
 void check_all_gather(const CallSite& site, const std::vector<std::vector<at::Tensor>>& outputs,
                       const std::vector<at::Tensor>& inputs);
 void check_all_gather_coalesced(const CallSite& site,

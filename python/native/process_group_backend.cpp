@@ -37,7 +37,8 @@ ProcessGroupBackend::ProcessGroupBackend(GroupRequest request)
     : Backend(request.rank, request.size),
       request_(std::move(request)),
       options_(options_of(request_)),
-      group_(connect_group(request_)) {
+      group_(connect_group(request_)),
+      supports_coalescing_(group_.backend()->supportsCoalescing()) {
   init();
   if (auto* const adapter = dynamic_cast<comm::AdapterBackend*>(group_.backend().get())) {
     adapter->set_profiling_prefix(request_.profiling_prefix);
@@ -125,7 +126,14 @@ WorkPtr ProcessGroupBackend::allreduce_sparse(Tensors& tensors,
 
 WorkPtr ProcessGroupBackend::allreduce_coalesced(Tensors& tensors,
                                                  const c10d::AllreduceCoalescedOptions& options) {
-  check_all_reduce_coalesced(tensors);
+  try {
+    check_all_reduce_coalesced(tensors);
+  } catch (const UsageError&) {
+    // PyTorch's manager of coalesced calls makes this one after startCoalescing, and does not end
+    // it if the call throws.
+    if (supportsCoalescing()) open()->endCoalescing();
+    throw;
+  }
   return open()->allreduce_coalesced(tensors, options);
 }
 

@@ -50,7 +50,7 @@ class ProcessGroupBackend final : public c10d::Backend {
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& options) override;
 
-  bool supportsCoalescing() const override { return true; }
+  bool supportsCoalescing() const override { return supports_coalescing_; }
   void startCoalescing() override { open()->startCoalescing(); }
   WorkPtr endCoalescing() override { return open()->endCoalescing(); }
 
@@ -99,6 +99,7 @@ class ProcessGroupBackend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   std::mutex mutex_;  // guards group_ and is_closed_
   comm::Group group_;
+  const bool supports_coalescing_;
   bool is_closed_ = false;
   std::atomic<std::uint64_t> num_monitored_barriers_ = 0;
 };

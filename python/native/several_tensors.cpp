@@ -6,6 +6,7 @@
 #include <trireme/comm/adapter/pending_operation.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <python/native/sparse_all_reduce.h>
 
 #include <utility>
@@ -53,7 +54,7 @@ class GatheredLists final : public comm::PendingOperation {
 
 WorkPtr all_reduce_several(c10d::Backend& backend, const Tensors& tensors,
                            const c10d::AllreduceOptions& options) {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const auto op = options.reduceOp.op_;
   if (op == c10d::ReduceOp::AVG || op == c10d::ReduceOp::PREMUL_SUM) {
     throw UsageError(
@@ -79,7 +80,7 @@ WorkPtr all_reduce_several(c10d::Backend& backend, const Tensors& tensors,
 
 WorkPtr broadcast_several(c10d::Backend& backend, const Tensors& tensors,
                           const c10d::BroadcastOptions& options) {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor& root = tensors[static_cast<std::size_t>(options.rootTensor)];
   Tensors only = {root};
   backend.broadcast(only, options)->wait();
@@ -91,7 +92,7 @@ WorkPtr broadcast_several(c10d::Backend& backend, const Tensors& tensors,
 
 WorkPtr all_gather_several(c10d::Backend& backend, const std::vector<Tensors>& outputs,
                            const Tensors& inputs, const c10d::AllgatherOptions& options) {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   at::Tensor own = at::stack(inputs);
   std::vector<std::int64_t> sizes = own.sizes().vec();
   sizes.front() *= backend.getSize();

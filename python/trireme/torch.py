@@ -155,7 +155,7 @@ def _install() -> None:
         chosen = _replaced(backend, torch.cuda.is_available())
         if _BACKEND not in chosen:
             return original(group_size, group_rank, global_ranks_in_group, backend, *args, **keywords)
-        _requested.backend = "gloo" if "gloo" in str(backend).lower() or str(backend) == "undefined" else _BACKEND
+        _requested.backend = _BACKEND if _BACKEND in str(backend).lower() else "gloo"
         try:
             group, store = original(group_size, group_rank, global_ranks_in_group, dist.Backend(chosen), *args, **keywords)
         finally:

@@ -4,6 +4,7 @@ values of futures, records of profilers, and words in messages."""
 from __future__ import annotations
 
 import re
+import time
 from typing import Any, Callable
 
 import torch
@@ -120,6 +121,49 @@ def profiles_record_each_collective_with_shapes(rank: int, size: int) -> None:
     dist.destroy_process_group(group)
 
 
+def records_last_as_long_as_the_calls(rank: int, size: int) -> None:
+    group = dist.new_group(backend="gloo")
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.all_reduce(torch.ones(4), group=group),
+        lambda: dist.all_reduce(torch.ones(4), group=group, async_op=True).wait(),
+        lambda: dist.all_reduce_coalesced([torch.ones(4), torch.ones(2)], group=group),
+        lambda: dist.all_reduce_coalesced([torch.ones(4), torch.ones(2)], group=group, async_op=True).wait(),
+    ]
+    for call in calls:
+        dist.barrier(group)
+
+        def late() -> None:
+            if rank == 1:
+                time.sleep(0.05)
+            call()
+        (event,) = events_of(late)
+        if rank == 0:
+            assert event.time_range.elapsed_us() > 40_000, event
+    dist.destroy_process_group(group)
+
+
+def a_refused_coalesced_call_leaves_the_group_as_it_was(rank: int, size: int) -> None:
+    mixed = [torch.ones(1), torch.ones(1, dtype=torch.float64)]
+    try:
+        with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu")):
+            for tensor in mixed:
+                dist.all_reduce(tensor)
+    except RuntimeError as error:
+        assert "tensors must all have the same type" in str(error), error
+    else:
+        raise AssertionError("expected an error")
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    assert backend_of(dist.group.WORLD).allreduce([torch.ones(1)], options).is_completed()
+
+
+def tensors_of_inference_mode_are_accepted(rank: int, size: int) -> None:
+    with torch.inference_mode():
+        tensors = [torch.ones(2), torch.ones(2)]
+    backend_of(dist.group.WORLD).allreduce(tensors, dist.AllreduceOptions()).wait()
+    assert tensors[1].tolist() == [2.0 * size] * 2
+
+
 def errors_contain_the_words_of_gloo(rank: int, size: int) -> None:
     backend = backend_of(dist.group.WORLD)
     one, ints, two = torch.ones(1), torch.ones(1, dtype=torch.int64), torch.ones(2)
@@ -156,6 +200,8 @@ def errors_contain_the_words_of_gloo(rank: int, size: int) -> None:
         ("requires input/output tensor lists to have the same length", lambda: backend.allgather([], [one])),
         ("invalid output tensor list at index 0", lambda: backend.allgather([[one] * (size + 1)], [one])),
         ("invalid tensor type", lambda: backend.allgather([[ints] * size], [one])),
+        ("invalid tensor size", lambda: backend.allgather([[one, two] * size] * 2, [one, one])),
+        ("share memory", lambda: backend.allreduce_coalesced([one.expand(4), one.expand(4)], dist.AllreduceCoalescedOptions())),
         ("output lists should be equal to world size", lambda: dist.all_gather_coalesced([[one]] * (size + 1), [one])),
         ("invalid size of output tensor at index 0", lambda: dist.all_gather_coalesced([[two]] * size, [one])),
         ("unsupported reduction operation", lambda: dist.all_reduce(one.to_sparse(), dist.ReduceOp.MAX)),

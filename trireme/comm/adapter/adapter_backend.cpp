@@ -93,7 +93,9 @@ WorkPtr AdapterBackend::start(Operation operation, bool is_async, std::chrono::m
   }
   // Between startCoalescing and endCoalescing nothing may block: the caller waits for all works
   // together.
-  if (!is_async && !coalesced_ && connection_->try_run(operation)) {
+  // A record begins with its work, so a profiled operation gets one before it runs.
+  const bool may_run_here = !is_async && !coalesced_ && operation.profiling_title == nullptr;
+  if (may_run_here && connection_->try_run(operation)) {
     auto done = c10::make_intrusive<PendingOperation>(std::move(operation), getRank());
     done->complete(nullptr);
     return done;
@@ -109,28 +111,30 @@ WorkPtr AdapterBackend::start(Operation operation, bool is_async, std::chrono::m
 
 template <typename Options>
 WorkPtr AdapterBackend::start_all(std::vector<Operation> operations, const Options& options) {
+  // Within a coalesced group each operation has its own record, because nobody waits for this work.
+  const bool has_one_record = !coalesced_ && !operations.empty() && at::hasCallbacks();
   const char* title = nullptr;
   Tensors tensors;
-  if (!operations.empty() && at::hasCallbacks()) {
+  if (has_one_record) {
     title = profiling_title_of(profiling_prefix_, operations.front());
     for (const Operation& operation : operations) {
       const Tensors of_one = profiled_tensors(operation);
       tensors.insert(tensors.end(), of_one.begin(), of_one.end());
     }
   }
-  std::vector<WorkPtr> works;
+  auto work = c10::make_intrusive<CoalescedWork>(getRank(), title, tensors);
   for (Operation& operation : operations) {
-    works.push_back(start(std::move(operation), options.asyncOp, options.timeout, false));
+    work->add(start(std::move(operation), options.asyncOp, options.timeout, !has_one_record));
   }
-  auto work = c10::make_intrusive<CoalescedWork>(getRank(), std::move(works), title, tensors);
-  if (!options.asyncOp && !coalesced_)
-    work->wait(kNoTimeout);  // ends the record; the operations are done
+  if (!options.asyncOp && !coalesced_) work->wait(kNoTimeout);  // ends the record
   return work;
 }
 
 WorkPtr AdapterBackend::endCoalescing() {
   auto works = std::exchange(coalesced_, std::nullopt).value_or(std::vector<WorkPtr>{});
-  return c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
+  auto work = c10::make_intrusive<CoalescedWork>(getRank());
+  for (WorkPtr& each : works) work->add(std::move(each));
+  return work;
 }
 
 WorkPtr AdapterBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
@@ -161,6 +165,7 @@ WorkPtr AdapterBackend::allreduce_coalesced(Tensors& tensors,
   const bool has_overlap = share_memory(tensors);
   std::vector<Operation> operations;
   for (const at::Tensor& tensor : tensors) {
+    if (has_overlap) static_cast<void>(all_reduce_of(tensor, options.reduceOp));  // for its checks
     const at::Tensor memory = has_overlap ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
     operations.push_back(all_reduce_of(memory, options.reduceOp));
     if (!has_overlap) continue;

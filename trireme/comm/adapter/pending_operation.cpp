@@ -142,9 +142,9 @@ c10::intrusive_ptr<Future> PendingOperation::getFuture() {
   return future;
 }
 
-CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works,
-                             const char* profiling_title, const std::vector<at::Tensor>& tensors)
-    : Work(rank, c10d::OpType::COALESCED, profiling_title, tensors), works_(std::move(works)) {}
+CoalescedWork::CoalescedWork(int rank, const char* profiling_title,
+                             const std::vector<at::Tensor>& tensors)
+    : Work(rank, c10d::OpType::COALESCED, profiling_title, tensors) {}
 
 bool CoalescedWork::isCompleted() {
   const bool is_done = std::all_of(works_.begin(), works_.end(),
@@ -173,7 +173,12 @@ std::exception_ptr CoalescedWork::exception() const {
 }
 
 bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
-  for (const auto& work : works_) work->wait(timeout);
+  try {
+    for (const auto& work : works_) work->wait(timeout);
+  } catch (...) {
+    end_record();
+    throw;
+  }
   end_record();
   return true;
 }
@@ -191,14 +196,13 @@ c10::intrusive_ptr<Future> CoalescedWork::getFuture() {
   c10::List<c10::intrusive_ptr<Future>> futures(
       c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   for (const auto& work : works_) futures.push_back(work->getFuture());
+  // The caller may keep the future alone.
+  auto self = c10::intrusive_ptr<CoalescedWork>::unsafe_reclaim_from_nonowning(this);
   return c10::collectAll(futures)->then(
-      [works = works_](Future& all) {
+      [self = std::move(self)](Future& all) {
+        self->end_record();
         if (all.hasError()) std::rethrow_exception(all.exception_ptr());
-        std::vector<at::Tensor> results;
-        for (const auto& work : works) {
-          for (at::Tensor& tensor : work->result()) results.push_back(std::move(tensor));
-        }
-        return c10::IValue(std::move(results));
+        return c10::IValue(self->result());
       },
       c10::ListType::ofTensors());
 }

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace trireme::comm {
@@ -64,8 +65,11 @@ class CoalescedWork final : public c10d::Work {
   /// @param profiling_title the title of the record that a profiler gets, valid until the end of
   /// the process; null for none.
   /// @param tensors whose shapes are in that record.
-  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works,
-                const char* profiling_title = nullptr, const std::vector<at::Tensor>& tensors = {});
+  explicit CoalescedWork(int rank, const char* profiling_title = nullptr,
+                         const std::vector<at::Tensor>& tensors = {});
+
+  /// Adds a work. Call it before the object is given to anybody.
+  void add(c10::intrusive_ptr<c10d::Work> work) { works_.push_back(std::move(work)); }
 
   bool isCompleted() override;
   bool isSuccess() const override;

@@ -25,8 +25,9 @@ fs::path folder_of_this_code() {
 fs::path module_path() {
   std::error_code ignored;
   const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  const fs::path own = folder_of_this_code();  // of a Python package, or of one in the build
   for (const fs::path& path : {folder / kFile, folder / TRIREME_MODULE_FOLDER / kFile,
-                               folder_of_this_code() / "bin" / kFile}) {  // of a Python package
+                               own / "bin" / kFile, own / "../../bin" / kFile}) {
     if (fs::exists(path, ignored)) return path;
   }
   return kFile;  // the linker's search: an installed library hands its folder to programs
