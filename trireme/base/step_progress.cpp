@@ -27,7 +27,16 @@ ProgressPlace place_of_process;
 void warn_of(const std::string& value, const std::string& why) {
   warn(kProgressVariable, " is '", value, "', ", why,
        ": the steps of this rank are not seen from outside. hint: leave the variable to the "
-       "launcher, and start ranks where they see its processes in /proc");
+       "launcher");
+}
+
+// Returns true if a file is the memory of a launcher: where processes have other numbers, or a
+// number has been used again, the path may lead to any file. The system may add the seal against
+// execution.
+bool is_progress_memory(int file) {
+  constexpr int kSealOfExecution = 0x20;  // F_SEAL_EXEC of Linux 6.3
+  const int seals = ::fcntl(file, F_GET_SEALS);
+  return seals >= 0 && (seals & ~kSealOfExecution) == kProgressSeals;
 }
 
 // Returns the place that the launcher has made, or that of this process.
@@ -44,12 +53,11 @@ ProgressPlace& find_place() {
   }
   const UniqueFd file(::open(value.substr(0, colon).c_str(), O_RDWR | O_CLOEXEC));
   struct stat found{};
-  if (!file || ::fstat(file.get(), &found) != 0) {
-    warn_of(value, "which cannot be opened: " + describe_errno(errno));
+  // Nobody has asked this rank for a report in particular, and it cannot do anything about it.
+  if (!file || !is_progress_memory(file.get()) || ::fstat(file.get(), &found) != 0)
     return place_of_process;
-  }
   const auto bytes = static_cast<std::size_t>(found.st_size);
-  if (!S_ISREG(found.st_mode) || bytes / sizeof(ProgressPlace) <= *number) {
+  if (bytes / sizeof(ProgressPlace) <= *number) {
     warn_of(value, "and the file has no such place");
     return place_of_process;
   }

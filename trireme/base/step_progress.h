@@ -6,6 +6,8 @@
 // reads them.
 #pragma once
 
+#include <fcntl.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -16,6 +18,9 @@ namespace trireme {
 
 /// The variable with the file and the place in it to which a rank reports: `FILE:PLACE`.
 inline constexpr const char* kProgressVariable = "TRIREME_PROGRESS";
+
+/// The seals of that file: a place in it never disappears, and no other file has them by chance.
+inline constexpr int kProgressSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 /// A step that a rank has finished.
 struct StepReport {
@@ -31,7 +36,11 @@ struct StepReport {
 
 /// Reports a finished step of this rank. A Model does so by itself; a loop of your own calls it
 /// after each step. Costs less than a microsecond, except for the first call, which maps the
-/// memory. Warns once if TRIREME_PROGRESS cannot be used. Thread-safe.
+/// memory. Warns once if TRIREME_PROGRESS is malformed. Where the file cannot be opened, as in a
+/// container with processes of its own, the steps are not seen from outside, which delays nothing.
+///
+/// Processes that a rank starts inherit the variable: one of them that calls this function as well
+/// overwrites what its parent reports. Start it without TRIREME_PROGRESS. Thread-safe.
 void report_step(const StepReport& report) noexcept;
 
 /// What a rank has reported since its process began.

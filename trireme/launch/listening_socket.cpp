@@ -2,6 +2,7 @@
 #include <trireme/launch/listening_socket.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/warning.h>
 #include <trireme/launch/port_owner.h>
 
 #include <netdb.h>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 
 namespace trireme::launch {
 namespace {
@@ -115,21 +117,24 @@ ListeningSocket listen_on(Reach reach, std::optional<int> port) {
   return listening;
 }
 
-ListeningSocket listen_at(const std::string& address, std::optional<int> port,
-                          const AddressNames& names) {
+namespace {
+
+// Listens at an address. Without a socket, the error number is in `failure`.
+ListeningSocket try_listen_at(const std::string& address, std::optional<int> port,
+                              const AddressNames& names, int& failure) {
   const std::string wanted = std::to_string(port.value_or(0));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (const int failure = ::getaddrinfo(address.c_str(), wanted.c_str(), &hints, &found);
-      failure != 0) {
+  if (const int unknown = ::getaddrinfo(address.c_str(), wanted.c_str(), &hints, &found);
+      unknown != 0) {
     throw ConfigError(
-        join_message(names.address, " is '", address, "': ", ::gai_strerror(failure)),
+        join_message(names.address, " is '", address, "': ", ::gai_strerror(unknown)),
         "give a name that `getent hosts` knows, or an address; on one host leave it out");
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(found, &::freeaddrinfo);
   ListeningSocket listening;
-  int failure = EADDRNOTAVAIL;
+  failure = EADDRNOTAVAIL;
   for (const addrinfo* next = found; next != nullptr && !listening.fd; next = next->ai_next) {
     Address candidate;
     std::memcpy(&candidate.storage, next->ai_addr, next->ai_addrlen);
@@ -137,13 +142,27 @@ ListeningSocket listen_at(const std::string& address, std::optional<int> port,
     listening.fd = try_listen(candidate);
     if (!listening.fd && errno != EADDRNOTAVAIL) failure = errno;
   }
-  if (!listening.fd && failure == EADDRNOTAVAIL) {
+  if (listening.fd) listening.port = bound_port(listening.fd.get());
+  return listening;
+}
+
+[[noreturn]] void refuse_at(const std::string& address, std::optional<int> port,
+                            const AddressNames& names, int failure) {
+  if (failure == EADDRNOTAVAIL) {
     throw ConfigError(
         join_message(names.address, " is '", address, "', which is no address of this host"),
         names.not_of_this_host);
   }
-  if (!listening.fd) refuse(port.value_or(0), failure, names);
-  listening.port = bound_port(listening.fd.get());
+  refuse(port.value_or(0), failure, names);
+}
+
+}  // namespace
+
+ListeningSocket listen_at(const std::string& address, std::optional<int> port,
+                          const AddressNames& names) {
+  int failure = 0;
+  ListeningSocket listening = try_listen_at(address, port, names, failure);
+  if (!listening.fd) refuse_at(address, port, names, failure);
   return listening;
 }
 
@@ -151,14 +170,17 @@ ListeningSocket listen_within(std::chrono::milliseconds patience, const std::str
                               int port, const AddressNames& names) {
   constexpr std::chrono::milliseconds kBetweenAttempts{50};
   const auto until = std::chrono::steady_clock::now() + patience;
-  while (std::chrono::steady_clock::now() < until) {
-    try {
-      return listen_at(address, port, names);
-    } catch (const ConfigError&) {
-      std::this_thread::sleep_for(kBetweenAttempts);
-    }
+  bool has_told = false;
+  while (true) {
+    int failure = 0;
+    ListeningSocket listening = try_listen_at(address, port, names, failure);
+    if (listening.fd) return listening;
+    if (failure != EADDRINUSE || std::chrono::steady_clock::now() >= until)
+      refuse_at(address, port, names, failure);
+    if (!std::exchange(has_told, true))
+      note("port ", port, " is in use: waits for it for ", patience.count(), " ms");
+    std::this_thread::sleep_for(kBetweenAttempts);
   }
-  return listen_at(address, port, names);
 }
 
 void check_reachable(const ListeningSocket& socket) {

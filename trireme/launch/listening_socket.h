@@ -48,8 +48,8 @@ struct AddressNames {
 ListeningSocket listen_at(const std::string& address, std::optional<int> port,
                           const AddressNames& names = {});
 
-/// The same as listen_at(), but tries again for some time if that fails: the kernel may still be
-/// ending the processes of somebody who was killed and had the port. Blocking.
+/// The same as listen_at(), but tries again for some time if the port is in use, and says so once:
+/// the kernel may still be ending the processes of somebody who was killed and had it. Blocking.
 ListeningSocket listen_within(std::chrono::milliseconds patience, const std::string& address,
                               int port, const AddressNames& names = {});
 

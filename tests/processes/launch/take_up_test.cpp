@@ -158,8 +158,8 @@ TEST_F(TakeUp, RefusesARunThatItCannotTakeUp) {
   };
   std::filesystem::create_directories(folder);
   const std::string content =
-      R"({"format":1,"run":"a-run","attempt":2,"secret":"0123456789abcdef","store_secret":"",)"
-      R"("status_token":"","status_port":0})";
+      R"({"format":1,"run":"a-run","attempt":2,"secret":"0123456789abcdef","encrypted":false,)"
+      R"("store_secret":"","status_token":"","status_port":0,"hosts":[]})";
   test::write_file(state, content);
   ASSERT_EQ(::chmod(state.c_str(), 0644), 0);
   EXPECT_THAT(refused({}), HasSubstr("has secrets, and other users may read it"));

@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <csignal>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -109,7 +110,23 @@ std::optional<SchedulerState> find_run(const SchedulerOptions& options) {
         "unset TRIREME_SECRET to take up the run, or remove the file to begin another "
         "one");
   }
+  if (state->is_encrypted != options.tls.has_value()) {
+    throw ConfigError(
+        join_message(name, state->is_encrypted ? " is encrypted (TLS), and this scheduler is not"
+                                               : " is not encrypted (TLS), and this scheduler is"),
+        state->is_encrypted ? "give --tls as before, or remove the file to begin another run"
+                            : "leave --tls and TRIREME_TLS out as before, or remove the file to "
+                              "begin another run");
+  }
   return state;
+}
+
+// At the limit of the size of a file, the journal counts the lines that it loses.
+void ignore_file_size_limit() {
+  struct sigaction action{};
+  if (::sigaction(SIGXFSZ, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGXFSZ, &action, nullptr);
 }
 
 }  // namespace
@@ -124,16 +141,16 @@ int run_scheduler(const SchedulerOptions& given) {
   raise_open_files(options);
   // Whoever reads the output, or is connected to the store, may go.
   const BrokenPipeGuard guard;
+  ignore_file_size_limit();
   // The process of the store of a scheduler that was killed has its ports a little longer.
-  const auto patience =
-      options.state_file.empty() ? std::chrono::seconds{0} : std::chrono::seconds{5};
+  const auto patience = state ? std::chrono::seconds{5} : std::chrono::seconds{0};
+  ListeningSocket listening =
+      listen_within(patience, options.place.host, options.place.port, names_of(options));
   RunMonitor monitor(options.monitor, {.tls = tls ? &*tls : nullptr,
                                        .folder = options.folder,
                                        .token = state ? state->status_token : "",
                                        .port = state ? state->status_port : 0,
                                        .patience = patience});
-  ListeningSocket listening =
-      listen_within(patience, options.place.host, options.place.port, names_of(options));
   ListeningSocket store = listen_at(options.place.host, std::nullopt, names_of(options));
   warn_of(options, listening);
   if (tls) warn_of_other_host(options, *tls);

@@ -45,9 +45,9 @@ SchedulerLoop::SchedulerLoop(const SchedulerOptions& options, ListeningSocket li
                              const std::optional<SchedulerState>& state)
     : options_(options),
       tls_(tls),
-      secret_of_store_(tls == nullptr ? options.secret
-                       : state        ? state->store_secret
-                                      : make_secret()),
+      secret_of_store_(tls == nullptr                          ? options.secret
+                       : state && !state->store_secret.empty() ? state->store_secret
+                                                               : make_secret()),
       monitor_(monitor),
       listening_(std::move(listening)),
       store_port_(store.port),
@@ -70,6 +70,12 @@ SchedulerLoop::SchedulerLoop(const SchedulerOptions& options, ListeningSocket li
   if (!state) return;
   run_name_ = state->run;
   attempt_ = state->attempt + 1;
+  for (const HostState& host : state->hosts) {
+    hosts_.insert_or_assign(host.machine, Host{.name = host.name,
+                                               .failures = host.failures,
+                                               .is_excluded = host.is_excluded,
+                                               .reason = host.reason});
+  }
   if (options.fewest_workers > 0) deadline_ = Clock::now() + options.replace_timeout;
 }
 
@@ -218,7 +224,9 @@ void SchedulerLoop::handle_message(Key key, Peer& peer, const Message& message) 
   } else if (const auto* progress = std::get_if<Progress>(&message);
              progress != nullptr && peer.state == Peer::State::kMember) {
     handle_progress(peer, *progress);
-  } else if ((end != nullptr || progress != nullptr) && peer.state == Peer::State::kLeaving) {
+  } else if (end != nullptr && peer.state == Peer::State::kLeaving) {
+    note_left_rank(peer, *end);
+  } else if (progress != nullptr && peer.state == Peer::State::kLeaving) {
     return;  // it was asked to end its ranks
   } else {
     throw CommError("a message came that a worker does not send at this time", "");

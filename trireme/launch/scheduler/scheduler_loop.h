@@ -72,6 +72,7 @@ class SchedulerLoop {
   void begin_if_all_are_there();
   void begin();
   void handle_rank_ended(Peer& peer, const RankEnded& end);
+  void note_left_rank(Peer& peer, const RankEnded& end);
   void lose(Key key);
   void handle_signals();
   void handle_store();
@@ -139,6 +140,7 @@ class SchedulerLoop {
   int size_of_world_ = 0;
   Clock::time_point spares_join_ = Clock::time_point::max();
   bool has_told_counts_ = false;
+  std::map<std::string, std::int64_t> joins_;  // events of workers that came or went, by the name
   int ended_by_us_ = 0;
   int code_ = 0;
 };

@@ -28,6 +28,12 @@ void SchedulerLoop::begin_monitoring() {
     say("takes up the run ", run_name_, ", restart ", attempt_, " of ", options_.restarts,
         ": waits for its workers to come again");
   }
+  for (const auto& [machine, host] : hosts_) {
+    if (host.failures > 0) facts.host_failures[host.name] += host.failures;
+    if (!host.is_excluded) continue;
+    facts.excluded_hosts.push_back(host.name);
+    say("the host ", host.name, " stays excluded: ", host.reason);
+  }
   for (const std::string& line : monitor_.take_lines()) say(line);
 }
 
@@ -39,6 +45,10 @@ void SchedulerLoop::note_forming() {
 
 void SchedulerLoop::note_join(const Peer& peer, const char* event) {
   note_forming();
+  // Whoever comes and goes again and again does not fill the disk.
+  const std::int64_t most =
+      SchedulerNotes::kMostOfCause + std::int64_t{options_.workers} * (options_.restarts + 1);
+  if (++joins_[event] > most) return;
   monitor_.write(event, {{"host", peer.hello.host},
                          {"address", peer.address},
                          {"process", std::int64_t{peer.hello.process}},
@@ -72,16 +82,25 @@ bool SchedulerLoop::returns() const { return keeps_state_ && attempt_ < options_
 
 void SchedulerLoop::save_state() {
   if (!keeps_state_ || options_.restarts == 0) return;
+  SchedulerState state{.run = run_name_,
+                       .attempt = attempt_,
+                       .secret = options_.secret,
+                       .is_encrypted = tls_ != nullptr,
+                       .store_secret = tls_ == nullptr ? "" : secret_of_store_,
+                       .status_token = monitor_.token(),
+                       .status_port = monitor_.port()};
+  for (const auto& [machine, host] : hosts_) {
+    state.hosts.push_back({.machine = machine,
+                           .name = host.name,
+                           .failures = host.failures,
+                           .is_excluded = host.is_excluded,
+                           .reason = host.reason});
+  }
   try {
-    write_scheduler_state(options_.state_file,
-                          {.run = run_name_,
-                           .attempt = attempt_,
-                           .secret = options_.secret,
-                           .store_secret = tls_ == nullptr ? "" : secret_of_store_,
-                           .status_token = monitor_.token(),
-                           .status_port = monitor_.port()});
+    write_scheduler_state(options_.state_file, state);
   } catch (const ConfigError& failure) {
     keeps_state_ = false;
+    remove_state();  // that of an earlier attempt is wrong now
     say("warning: the run cannot be taken up if this scheduler dies: ", failure.what());
   }
 }

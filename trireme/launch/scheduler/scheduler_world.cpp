@@ -54,8 +54,9 @@ void SchedulerLoop::introduce(Key key, Peer& peer, const Hello& hello) {
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
   note_join(peer, "join");
-  peer.channel.send(
-      encode(Accepted{.wait_ms = std::max<std::int64_t>(0, left), .returns = keeps_state_}));
+  // Before the first attempt there is nothing to take up: a new scheduler begins the run.
+  peer.channel.send(encode(Accepted{.wait_ms = std::max<std::int64_t>(0, left),
+                                    .returns = keeps_state_ && (attempt_ == 0 || returns())}));
 }
 
 void SchedulerLoop::refuse(Peer& peer, const Refused& refusal) {
@@ -130,14 +131,21 @@ void SchedulerLoop::handle_rank_ended(Peer& peer, const RankEnded& end) {
   if (phase_ == Phase::kForming || index < 0 || index >= peer.hello.ranks)
     throw CommError(
         join_message("it said that rank ", end.rank, " has ended, which is not its own"), "");
-  peer.ended.insert(end.rank);
-  monitor_.rank_ended(end.rank, end.code, end.how);
+  if (peer.ended.insert(end.rank).second) monitor_.rank_ended(end.rank, end.code, end.how);
   if (end.code != 0 && phase_ == Phase::kRunning)
     return fail_attempt(peer, end.rank, describe_failure(peer, end), end.code);
   const bool all_ended = std::ranges::all_of(peers_, [](const auto& one) {
     return one.second.state != Peer::State::kMember || one.second.is_done();
   });
   if (phase_ == Phase::kRunning && all_ended) deadline_ = Clock::now() + kEndPatience;
+}
+
+// Notes how the ranks of an attempt have ended, as long as the status shows that attempt.
+void SchedulerLoop::note_left_rank(Peer& peer, const RankEnded& end) {
+  const int index = end.rank - peer.place.first_rank;
+  const bool is_shown = phase_ == Phase::kForming && peer.place.restart + 1 == attempt_;
+  if (!is_shown || index < 0 || index >= peer.hello.ranks) return;
+  if (peer.ended.insert(end.rank).second) monitor_.rank_ended(end.rank, end.code, end.how);
 }
 
 void SchedulerLoop::lose(Key key) {
@@ -152,7 +160,10 @@ void SchedulerLoop::lose(Key key) {
     if (attempt_ > 0) spares_join_ = Clock::now();
   } else if (peer.state == Peer::State::kMember && phase_ == Phase::kRunning && !peer.is_done()) {
     const std::string reason = describe_loss(peer);
-    for (int i = 0; i < peer.hello.ranks; ++i) peer.ended.insert(peer.place.first_rank + i);
+    for (int i = 0; i < peer.hello.ranks; ++i) {
+      const int rank = peer.place.first_rank + i;
+      if (peer.ended.insert(rank).second) monitor_.rank_lost(rank, "lost with its worker");
+    }
     peer.state = Peer::State::kRefused;  // it gets no message any more
     const int first = peer.place.first_rank;
     fail_attempt(peer, peer.hello.ranks == 1 ? std::optional(first) : std::nullopt, reason, 1);
@@ -231,6 +242,7 @@ void SchedulerLoop::restart(const std::string& reason) {
   ++attempt_;
   save_state();
   monitor_.restart();
+  monitor_.facts().world_size = options_.workers;
   say(reason, "\nrestart ", attempt_, " of ", options_.restarts, ": waits for ",
       describe_count(static_cast<std::size_t>(options_.workers), "rank"), " to come again");
   for (auto& [key, peer] : peers_) {
@@ -269,6 +281,7 @@ void SchedulerLoop::add_spares() {
 void SchedulerLoop::fail(const std::string& reason, int code) {
   const bool was_forming = phase_ == Phase::kForming;
   phase_ = Phase::kEnding;
+  remove_state();
   monitor_.facts().state = RunState::kEnding;
   monitor_.write("ending", {{"code", std::int64_t{code}}, {"reason", reason}});
   code_ = code;

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -43,18 +44,22 @@ RankProgress describe_progress(int rank, int process, const std::optional<StepPr
     progress.samples = counted(reported->samples);
     progress.tokens = counted(reported->tokens);
     progress.own_microseconds = counted(reported->own_nanoseconds / kThousand);
-    progress.age_ms = counted((now - reported->reported_at) / (kThousand * kThousand));
+    // A rank may write anything there.
+    const std::int64_t reported_at = std::clamp<std::int64_t>(reported->reported_at, 0, now);
+    progress.age_ms = (now - reported_at) / (kThousand * kThousand);
   }
   progress.memory_bytes = memory_of(progress.process);
   return progress;
 }
 
 ProgressBoard::ProgressBoard(std::size_t ranks)
-    : memory_(::memfd_create("trireme-progress", MFD_CLOEXEC)),
+    : memory_(::memfd_create("trireme-progress", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
       bytes_(std::max<std::size_t>(1, ranks) * sizeof(ProgressPlace)) {
   void* memory = MAP_FAILED;
-  if (memory_ && ::ftruncate(memory_.get(), static_cast<off_t>(bytes_)) == 0)
+  if (memory_ && ::ftruncate(memory_.get(), static_cast<off_t>(bytes_)) == 0 &&
+      ::fcntl(memory_.get(), F_ADD_SEALS, kProgressSeals) == 0) {
     memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
+  }
   if (memory == MAP_FAILED) {
     throw ConfigError(join_message("cannot make ", bytes_, " bytes of memory for the progress of ",
                                    ranks, " ranks: ", describe_errno(errno)),

@@ -13,6 +13,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <exception>
 #include <utility>
 
 namespace trireme::launch {
@@ -73,8 +74,14 @@ RunMonitor::RunMonitor(const MonitorOptions& options, Setting setting)
 }
 
 RunMonitor::~RunMonitor() {
-  std::error_code ignored;
-  if (!status_file_.empty()) std::filesystem::remove(status_file_, ignored);
+  if (status_file_.empty()) return;
+  try {
+    // Another run in the same folder may have written its own address since.
+    if (url_of(read_status_address(status_file_)) != status_url_) return;
+    std::error_code ignored;
+    std::filesystem::remove(status_file_, ignored);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): somebody has removed it
+  }
 }
 
 void RunMonitor::serve(const HostAndPort& place) {
@@ -91,7 +98,8 @@ void RunMonitor::serve(const HostAndPort& place) {
                         .is_encrypted = is_encrypted,
                         .token = setting_.token};
   const std::filesystem::path file = setting_.folder / kStatusFile;
-  write_private_file(file, url_of(address) + "\n");
+  status_url_ = url_of(address);
+  write_private_file(file, status_url_ + "\n");
   status_file_ = file;
   const bool is_loopback =
       place.host.starts_with("127.") || place.host == "::1" || place.host == "localhost";
@@ -191,7 +199,11 @@ void RunMonitor::fail(std::optional<int> rank, const std::string& host, int code
   write("failure", fields);
 }
 
+void RunMonitor::rank_lost(int rank, const std::string& how) { tracker_.rank_ended(rank, how); }
+
 void RunMonitor::restart() {
+  tracker_.end_attempt("was ended for a restart");
+  tracker_.facts.workers.clear();
   ++tracker_.facts.restarts;
   tracker_.facts.state = RunState::kForming;
   tracker_.facts.came = 0;
@@ -200,6 +212,7 @@ void RunMonitor::restart() {
 }
 
 void RunMonitor::end(int code) {
+  tracker_.end_attempt("was ended");
   tracker_.facts.state = RunState::kEnded;
   tracker_.facts.code = code;
   if (journal_) write_progress();

@@ -42,7 +42,7 @@ class RunMonitor {
   /// read. The token itself is only written to a terminal, if standard error is one. Throws
   /// ConfigError if the journal or the port cannot be used.
   RunMonitor(const MonitorOptions& options, Setting setting);
-  /// Removes `status_url`.
+  /// Removes `status_url`, if it is still that of this run.
   ~RunMonitor();
   RunMonitor(const RunMonitor&) = delete;
   RunMonitor& operator=(const RunMonitor&) = delete;
@@ -71,6 +71,8 @@ class RunMonitor {
   /// @param code its exit code.
   /// @param how in words.
   void rank_ended(int rank, int code, const std::string& how);
+  /// Notes that a rank is gone with its worker or host, which the journal has as a failure.
+  void rank_lost(int rank, const std::string& how);
   /// Notes a failure at this moment.
   void fail(std::optional<int> rank, const std::string& host, int code, const std::string& cause);
   /// Notes that the ranks are started again.
@@ -94,6 +96,7 @@ class RunMonitor {
   std::optional<Journal> journal_;
   std::optional<StatusServer> server_;
   std::filesystem::path status_file_;
+  std::string status_url_;  // what the file says
   UniqueFd epoll_;
   UniqueFd timer_;
   Clock::time_point next_progress_;

@@ -19,6 +19,17 @@ std::optional<double> median_of(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+// Returns the median of sorted values without one of them.
+std::optional<double> median_without(const std::vector<double>& sorted, double value) {
+  if (sorted.size() < 2) return std::nullopt;
+  const auto left_out =
+      static_cast<std::size_t>(std::ranges::lower_bound(sorted, value) - sorted.begin());
+  const auto at = [&](std::size_t index) { return sorted[index < left_out ? index : index + 1]; };
+  const std::size_t count = sorted.size() - 1;
+  const std::size_t half = count / 2;
+  return count % 2 == 1 ? at(half) : (at(half - 1) + at(half)) / 2;
+}
+
 double rounded(double seconds) {
   constexpr double kMicro = 1e6;
   return std::round(seconds * kMicro) / kMicro;
@@ -51,9 +62,8 @@ void RunTracker::begin(std::vector<WorkerStatus> workers) {
 }
 
 void RunTracker::take(const RankProgress& progress, Clock::time_point now) {
-  const auto found =
-      std::ranges::find(ranks_, progress.rank, [](const Rank& one) { return one.known.rank; });
-  if (found == ranks_.end()) return;
+  Rank* const found = find(progress.rank);
+  if (found == nullptr || found->known.state != "running") return;
   RankStatus& known = found->known;
   known.process = progress.process;
   // A worker may send anything; the sum of the largest world must not overflow.
@@ -76,15 +86,33 @@ void RunTracker::take(const RankProgress& progress, Clock::time_point now) {
                     .tokens = progress.tokens,
                     .own_microseconds = progress.own_microseconds});
   const auto is_left_out = [&] {
-    return window.size() > 2 &&
-           (window.back().time - window[1].time >= kWindow || window.size() > kMostSamples);
+    if (window.size() <= 2) return false;
+    // Of long steps the window has enough to compare ranks, however long that takes.
+    const bool is_old = window.back().time - window[1].time >= kWindow &&
+                        window.back().reports - window[1].reports >= kFewestSteps;
+    return is_old || window.size() > kMostSamples;
   };
   while (is_left_out()) window.pop_front();
 }
 
+// The ranks of a run follow each other, whether it has all of them or those of one host.
+RunTracker::Rank* RunTracker::find(int rank) {
+  if (ranks_.empty() || rank < ranks_.front().known.rank) return nullptr;
+  const auto index = static_cast<std::size_t>(rank - ranks_.front().known.rank);
+  if (index >= ranks_.size() || ranks_[index].known.rank != rank) return nullptr;
+  return &ranks_[index];
+}
+
 void RunTracker::rank_ended(int rank, const std::string& how) {
-  for (Rank& one : ranks_) {
-    if (one.known.rank == rank) one.known.state = how;
+  Rank* const found = find(rank);
+  if (found == nullptr) return;
+  found->known.state = how;
+  found->known.memory_bytes = 0;
+}
+
+void RunTracker::end_attempt(const std::string& how) {
+  for (Rank& rank : ranks_) {
+    if (rank.known.state == "running") rank_ended(rank.known.rank, how);
   }
 }
 
@@ -129,6 +157,11 @@ RankStatus RunTracker::Rank::status(Clock::time_point now) const {
 
 std::vector<SlowRank> RunTracker::find_slow(double factor) {
   constexpr int kChecks = 3;
+  std::vector<double> all;
+  for (const Rank& rank : ranks_) {
+    if (const auto own = rank.own_seconds()) all.push_back(*own);
+  }
+  std::ranges::sort(all);
   std::vector<SlowRank> changed;
   for (Rank& rank : ranks_) {
     if (rank.window.size() < 2 || rank.known.state != "running") continue;
@@ -136,12 +169,7 @@ std::vector<SlowRank> RunTracker::find_slow(double factor) {
     const auto own = rank.own_seconds();
     const bool has_news = std::exchange(rank.reports_at_check, reports) != reports;
     if (!has_news || !own || reports - rank.window.front().reports < kFewestSteps) continue;
-    std::vector<double> others;
-    for (const Rank& other : ranks_) {
-      if (const auto seconds = other.own_seconds(); &other != &rank && seconds)
-        others.push_back(*seconds);
-    }
-    const auto median = median_of(std::move(others));
+    const auto median = median_without(all, *own);
     if (!median) continue;
     const bool is_slow = *own > factor * *median;
     rank.checks = is_slow == rank.known.is_slow ? 0 : rank.checks + 1;

@@ -46,11 +46,13 @@ class RunTracker {
 
   /// Begins an attempt with these workers, whose ranks have reported nothing.
   void begin(std::vector<WorkerStatus> workers);
-  /// Takes a report. Ignores ranks that the run does not have.
+  /// Takes a report. Ignores ranks that the run does not have, or that have ended.
   void take(const RankProgress& progress, Clock::time_point now);
   /// Notes that a rank has ended.
   /// @param how in words, such as `exited with code 0`.
   void rank_ended(int rank, const std::string& how);
+  /// Notes that all ranks that still run have ended or are being ended.
+  void end_attempt(const std::string& how);
   /// Notes a failure.
   void add_failure(FailureStatus failure);
 
@@ -82,7 +84,9 @@ class RunTracker {
     RankStatus status(Clock::time_point now) const;
   };
 
-  std::vector<Rank> ranks_;
+  Rank* find(int rank);
+
+  std::vector<Rank> ranks_;  // by rank, without gaps
 };
 
 }  // namespace trireme::launch

@@ -30,6 +30,13 @@ std::optional<std::string> read_small_file(const std::filesystem::path& file) {
   return std::string(buffer.data(), static_cast<std::size_t>(count));
 }
 
+// Flushes the name of a file to the disk, where the file system can do that.
+void flush_folder_of(const std::filesystem::path& file) {
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd) ::fsync(fd.get());
+}
+
 }  // namespace
 
 std::string url_of(const StatusAddress& address) {
@@ -84,7 +91,9 @@ void write_private_file(const std::filesystem::path& file, std::string_view text
   if (!fd) fail();
   const bool is_written =
       ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (is_written && ::rename(temporary.c_str(), file.c_str()) == 0) return;
+  // Without this, the new name could lead to an empty file after a crash of the host.
+  const bool is_on_disk = is_written && ::fsync(fd.get()) == 0;
+  if (is_on_disk && ::rename(temporary.c_str(), file.c_str()) == 0) return flush_folder_of(file);
   const int error_number = errno;
   ::unlink(temporary.c_str());
   errno = error_number;

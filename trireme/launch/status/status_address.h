@@ -30,8 +30,8 @@ StatusAddress parse_status_address(const std::string& source, const std::string&
 /// Throws ConfigError.
 HostAndPort parse_status_place(const std::string& text);
 
-/// Writes a file that only this user can read, in place of an older one of the same name. Throws
-/// ConfigError if that fails.
+/// Writes a file that only this user can read, in place of an older one of the same name, and
+/// flushes it to the disk. Throws ConfigError if that fails.
 void write_private_file(const std::filesystem::path& file, std::string_view text);
 
 /// Reads the address from a file that write_private_file() has written, or from the file

@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <cstdint>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace trireme::launch {
@@ -76,6 +78,13 @@ Json list_of(const std::vector<Value>& values) {
   return list;
 }
 
+// Returns true for an integer that a type can hold: the library would convert any number.
+template <typename Value>
+bool is_within(const Json& json) {
+  if (json.is_number_unsigned()) return std::in_range<Value>(json.get<std::uint64_t>());
+  return json.is_number_integer() && std::in_range<Value>(json.get<std::int64_t>());
+}
+
 // Reads members of an object, and refuses those of another type.
 class Members {
  public:
@@ -85,6 +94,10 @@ class Members {
   void get(const char* name, Value& value) const {
     const auto found = json_.find(name);
     if (found == json_.end()) return;
+    if constexpr (std::is_integral_v<Value> && !std::is_same_v<Value, bool>) {
+      if (!is_within<Value>(*found))
+        refuse(join_message("'", name, "', which is no integer of the range that is expected"));
+    }
     try {
       value = found->get<Value>();
     } catch (const Json::exception&) {
@@ -254,6 +267,7 @@ RunStatus parse_status(const std::string& json, const std::string& source) {
   members.get_list("failures", status.failures, failure_of);
   members.get("host_failures", status.host_failures);
   members.get("excluded_hosts", status.excluded_hosts);
+  for (std::string& host : status.excluded_hosts) host = printable(host);
   members.get("answered", status.answered);
   members.get("refused", status.refused);
   return status;
