@@ -119,6 +119,7 @@ void MemoryPool::release(void* data) {
                         "please report this");
   }
   piece->second.is_free = true;
+  if (released_) released_({piece->first, piece->first + piece->second.bytes});
   free_.emplace(piece->second.bytes, piece->first);
   if (const auto next = std::next(piece); next != pieces_.end() && next->second.is_free) {
     piece = join(piece, next);

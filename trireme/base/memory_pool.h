@@ -62,6 +62,11 @@ class MemoryPool {
     return_pages_ = std::move(return_pages);
   }
 
+  /// Sets a function that is told of each block that is released, with its whole pages. It may
+  /// replace them by others, which are writable and read as anything. It is called with the pool
+  /// locked and must not throw. Set it before the first allocation.
+  void set_released(std::function<void(Range)> released) { released_ = std::move(released); }
+
   /// Returns true if the address lies in the range of this pool.
   bool owns(const void* data) const noexcept { return data >= begin_ && data < end_; }
 
@@ -100,6 +105,7 @@ class MemoryPool {
   std::byte* highest_before_ = nullptr;
   int num_taken_ = 0;  // allocations in the current period
   std::function<void(Range)> return_pages_;
+  std::function<void(Range)> released_;
 };
 
 }  // namespace trireme

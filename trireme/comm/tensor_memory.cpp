@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <memory>
 #include <mutex>
@@ -61,6 +62,8 @@ bool is_malloc_of_the_c_library() {
 }
 
 void share_pages_of_pool() {
+  // Blocks that begin and end within a page of the system would share it with others.
+  if (::sysconf(_SC_PAGESIZE) != static_cast<long>(MemoryPool::kAlignment)) return;
   const auto [begin, end] = pool->range();
   auto pages = std::make_shared<shm::SharedPages>(
       shm::SharedPages::Range{begin, end}, [](const void* data, std::size_t bytes) {
@@ -69,6 +72,8 @@ void share_pages_of_pool() {
       });
   pool->set_return_pages(
       [pages](MemoryPool::Range range) { pages->discard({range.begin, range.end}); });
+  pool->set_released(
+      [pages](MemoryPool::Range range) { pages->drop_frozen({range.begin, range.end}); });
   shm::SharedPages::set_of_process(std::move(pages));
 }
 

@@ -15,7 +15,9 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -74,6 +76,22 @@ std::byte* map(const SharedPages::Found& found, std::size_t bytes) {
   static std::vector<std::shared_ptr<const PeerPages::Window>> windows;
   windows.push_back(PeerPages::open(found.file->address)->map(found.offset, bytes));
   return windows.back()->at(found.offset);
+}
+
+// The word with that number in the address of a file.
+std::string address_part(const std::string& address, int number) {
+  std::istringstream text(address);
+  std::string word;
+  for (int i = 0; i <= number; ++i) text >> word;
+  return word;
+}
+
+bool is_mapped(const std::string& inode) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(' ' + inode + ' ') != std::string::npos) return true;
+  }
+  return false;
 }
 
 TEST(SharedPages, AreThoseThatAreNotedOften) {
@@ -151,6 +169,97 @@ TEST(SharedPages, GoBackToTheSystem) {
   EXPECT_TRUE(memory.holds(10, 54, 0));
   std::memset(memory.at(10), 5, kPage);
   EXPECT_TRUE(memory.holds(10, 1, 5));
+}
+
+blkcnt_t blocks_of(const SharedPages::File& file) {
+  struct stat status = {};
+  EXPECT_EQ(::fstat(file.segment.descriptor(), &status), 0);
+  return status.st_blocks;
+}
+
+constexpr blkcnt_t kBlocks = kPage / 512;  // of a page
+
+TEST(SharedPages, MoveFromAnEarlierFileToTheCurrentOne) {
+  Memory memory;
+  auto first = memory.share(0, 10, 7);
+  first.use.finish();
+  {
+    const auto failed = memory.share(20, 10, 8);
+  }  // later pages get another file
+  auto second = memory.share(30, 10, 9);
+  second.use.finish();
+  ASSERT_NE(first.file->number, second.file->number);
+  const blkcnt_t before = blocks_of(*first.file);
+  auto moved = memory.pages.find(memory.at(0), 10 * kPage);
+  EXPECT_EQ(moved.state, State::kShared);
+  EXPECT_EQ(moved.file->number, second.file->number);
+  EXPECT_TRUE(memory.holds(0, 10, 7));
+  EXPECT_EQ(before - blocks_of(*first.file), 10 * kBlocks);
+  moved.use.finish();
+}
+
+TEST(SharedPages, StayInAnEarlierFileWhileAnOperationUsesThem) {
+  Memory memory;
+  auto first = memory.share(0, 10, 7);
+  {
+    const auto failed = memory.share(20, 10, 8);
+  }
+  auto again = memory.pages.find(memory.at(0), 10 * kPage);
+  EXPECT_EQ(again.file->number, first.file->number);
+  first.use.finish();
+  again.use.finish();
+}
+
+TEST(SharedPages, ThatAreReleasedAfterAForkDoNotKeepTheirFile) {
+  Memory memory;
+  auto found = memory.share(0, 10, 7);
+  found.use.finish();
+  const std::string inode = address_part(found.file->address, 2);
+  found.file.reset();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(memory.holds(0, 10, 7) ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(is_mapped(inode));
+  memory.pages.drop_frozen({memory.at(0), memory.at(4)});
+  EXPECT_TRUE(is_mapped(inode));
+  EXPECT_TRUE(memory.holds(4, 6, 7)) << "the other pages keep their content";
+  memory.pages.drop_frozen({memory.at(4), memory.at(64)});
+  EXPECT_FALSE(is_mapped(inode));
+  std::memset(memory.at(0), 5, 10 * kPage);
+  EXPECT_TRUE(memory.holds(0, 10, 5));
+}
+
+// A child that opens a file which its parent has mapped gets windows of its own.
+TEST(SharedPages, OfAPeerAreOpenedAfreshInAForkedChild) {
+  int answer[2];
+  ASSERT_EQ(::pipe(answer), 0);
+  Memory memory;
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    auto found = memory.share(0, 4, 7);
+    const std::string address = found.file->address + '\n';
+    if (::write(answer[1], address.data(), address.size()) < 0) ::_exit(1);
+    ::pause();
+  }
+  std::string address;
+  for (char next = 0; ::read(answer[0], &next, 1) == 1 && next != '\n';) address += next;
+  const auto pages = PeerPages::open(address);
+  const auto window = pages->map(0, kPage);
+  EXPECT_EQ(*window->at(0), std::byte{7});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto own = PeerPages::open(address);
+    ::_exit(own != pages && *own->map(0, kPage)->at(0) == std::byte{7} ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ::kill(peer, SIGKILL);
+  ::waitpid(peer, &status, 0);
+  ::close(answer[0]);
+  ::close(answer[1]);
 }
 
 TEST(SharedPages, OfFilesThatAreForeignAreRefused) {

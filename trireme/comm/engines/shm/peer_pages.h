@@ -6,11 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace trireme::shm {
 
@@ -18,7 +18,7 @@ namespace trireme::shm {
 /// mapped of it. Thread-safety: safe.
 class PeerPages {
  public:
-  /// A mapped part of the file. A forked child does not inherit it.
+  /// A mapped part of the file. Neither a forked child nor a core dump has it.
   class Window {
    public:
     Window(const Segment& segment, std::uint64_t begin, std::size_t bytes);
@@ -26,7 +26,7 @@ class PeerPages {
     Window(const Window&) = delete;
     Window& operator=(const Window&) = delete;
     bool holds(std::uint64_t offset, std::size_t bytes) const noexcept {
-      return begin_ <= offset && offset + bytes <= begin_ + bytes_;
+      return begin_ <= offset && offset - begin_ <= bytes_ && bytes <= bytes_ - (offset - begin_);
     }
     std::byte* at(std::uint64_t offset) const noexcept { return data_ + (offset - begin_); }
 
@@ -38,7 +38,8 @@ class PeerPages {
   };
 
   /// Opens the file with that address, which another rank has sent. It is checked as
-  /// Segment::open() does. Throws ConfigError if it cannot be opened or is another file.
+  /// Segment::open() does. Throws ConfigError if it cannot be opened or is another file. A forked
+  /// child opens the files of its own groups afresh.
   static std::shared_ptr<PeerPages> open(const std::string& address);
 
   explicit PeerPages(Segment segment) : segment_(std::move(segment)) {}
@@ -49,8 +50,8 @@ class PeerPages {
 
  private:
   const Segment segment_;
-  std::mutex mutex_;  // guards windows_
-  std::vector<std::shared_ptr<const Window>> windows_;
+  std::mutex mutex_;                                  // guards windows_
+  std::list<std::shared_ptr<const Window>> windows_;  // the most recently used first
 };
 
 }  // namespace trireme::shm

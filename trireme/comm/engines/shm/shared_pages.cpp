@@ -22,7 +22,7 @@ namespace {
 
 // Pages move in pieces of this size. Both copies exist only of one piece at a time.
 constexpr std::size_t kPiece = std::size_t{16} << 20;
-// Pages are shared only if this much memory is left.
+// Pages are shared only if this much memory is left, with what sharing and a later fork can take.
 constexpr std::int64_t kSpare = 4 * std::int64_t{kPiece};
 // The number of places that are remembered with the number of their uses.
 constexpr std::size_t kMostNoted = 4096;
@@ -64,6 +64,8 @@ bool write_all(int fd, const std::byte* from, std::size_t bytes, std::uint64_t a
 
 // All objects of the process, which a fork locks. The lock of segments is taken last.
 struct SharedPages::Forks {
+  std::mutex of_process_mutex;  // guards of_process
+  std::shared_ptr<SharedPages> of_process;
   std::mutex mutex;  // guards all
   std::set<SharedPages*> all;
 
@@ -78,6 +80,7 @@ struct SharedPages::Forks {
   }
 
   void prepare() {
+    of_process_mutex.lock();
     mutex.lock();
     for (SharedPages* const pages : all) {
       pages->mutex_.lock();
@@ -90,6 +93,7 @@ struct SharedPages::Forks {
       pages->mutex_.unlock();
     }
     mutex.unlock();
+    of_process_mutex.unlock();
   }
   void after_in_child() {
     for (SharedPages* const pages : all) {
@@ -97,6 +101,7 @@ struct SharedPages::Forks {
       pages->mutex_.unlock();
     }
     mutex.unlock();
+    of_process_mutex.unlock();
   }
 };
 
@@ -113,28 +118,16 @@ SharedPages::~SharedPages() {
   forks.all.erase(this);
 }
 
-namespace {
-
-struct OfProcess {
-  std::mutex mutex;  // guards pages
-  std::shared_ptr<SharedPages> pages;
-};
-
-OfProcess& of_this_process() {
-  static OfProcess& all = *new OfProcess;  // tensors may be freed after main
-  return all;
-}
-
-}  // namespace
-
 void SharedPages::set_of_process(std::shared_ptr<SharedPages> pages) {
-  const std::lock_guard lock(of_this_process().mutex);
-  of_this_process().pages = std::move(pages);
+  Forks& forks = Forks::instance();
+  const std::lock_guard lock(forks.of_process_mutex);
+  forks.of_process = std::move(pages);
 }
 
 std::shared_ptr<SharedPages> SharedPages::of_process() {
-  const std::lock_guard lock(of_this_process().mutex);
-  return of_this_process().pages;
+  Forks& forks = Forks::instance();
+  const std::lock_guard lock(forks.of_process_mutex);
+  return forks.of_process;
 }
 
 SharedPages::Use::Use(Use&& other) noexcept
@@ -178,6 +171,12 @@ SharedPages::Found SharedPages::find(const void* data, std::size_t bytes) {
     noted_.erase(noted);
     if (share(range)) file = file_of(range);
     if (file == nullptr) return found;
+  } else if (*file != current_ && --num_waits_ <= 0) {
+    // Peers keep one file of a rank. So pages of an earlier one move, unless another operation uses
+    // them. Where only a part has moved, the bytes are shared later.
+    num_waits_ = share(range) ? 0 : kNotes;
+    file = file_of(range);
+    if (file == nullptr) return found;
   }
   found.state = State::kShared;
   found.file = *file;
@@ -200,6 +199,10 @@ void SharedPages::note(const void* data, std::size_t bytes) {
 
 std::size_t SharedPages::shared_bytes() const {
   const std::lock_guard lock(mutex_);
+  return bytes_in_files();
+}
+
+std::size_t SharedPages::bytes_in_files() const {
   std::size_t bytes = 0;
   for (const auto& [begin, extent] : extents_) {
     if (extent.file) bytes += length_of({begin, extent.end});
@@ -215,10 +218,24 @@ const std::shared_ptr<SharedPages::File>* SharedPages::file_of(Range range) cons
   return extent.file && range.end <= extent.end ? &extent.file : nullptr;
 }
 
+bool SharedPages::is_used(Range range) const {
+  return std::ranges::any_of(
+      uses_, [&](const Range& use) { return use.begin < range.end && range.begin < use.end; });
+}
+
+// Gives the memory of a place of the file back, which nobody needs any more.
+void SharedPages::free_place(const File& file, Range range) const noexcept {
+  ::fallocate(file.segment.descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(offset_of(range.begin)), static_cast<off_t>(length_of(range)));
+}
+
 // Moves the pages that are not in the current file into it. Returns false if the system refuses, or
 // if another operation uses pages of an earlier file.
 bool SharedPages::share(Range range) {
-  if (free_memory() < kSpare) return false;
+  // A system that overcommits memory ends a process when it has none left. After a fork, pages that
+  // are written are copied while those in the file stay. So that memory must be there too.
+  const auto needed = static_cast<std::int64_t>(length_of(range) + bytes_in_files());
+  if (free_memory() < kSpare + needed) return false;
   if (!current_) {
     try {
       auto file = std::make_shared<File>();
@@ -228,7 +245,7 @@ bool SharedPages::share(Range range) {
       std::random_device random;
       file->number = (std::uint64_t{random()} << 32) | random() | 1;
       current_ = std::move(file);
-    } catch (const ConfigError&) {
+    } catch (const std::exception&) {
       is_refused_ = true;  // collectives copy then, as they do with other memory
       return false;
     }
@@ -252,19 +269,20 @@ bool SharedPages::share(Range range) {
 }
 
 bool SharedPages::move_to_file(Range range) {
-  const auto overlaps = [&](const Range& use) {
-    return use.begin < range.end && range.begin < use.end;
-  };
-  if (std::ranges::any_of(uses_, overlaps)) return false;
+  if (is_used(range)) return false;
   const int fd = current_->segment.descriptor();
   const std::uint64_t offset = offset_of(range.begin);
-  // Writing reports missing memory as an error. Touching a mapped page would be a fatal signal.
+  // Writing reports a lack of memory for the file as an error, where the system has a limit that it
+  // can report. Touching a mapped page would be a fatal signal.
   if (!write_all(fd, range.begin, length_of(range), offset) ||
       ::mmap(range.begin, length_of(range), PROT_READ | PROT_WRITE,
              MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, static_cast<off_t>(offset)) == MAP_FAILED) {
+    free_place(*current_, range);
     return false;
   }
   ::madvise(range.begin, length_of(range), MADV_DONTFORK);
+  // No other process but the peers, which are done, has these pages of an earlier file.
+  if (const auto* const earlier = file_of(range)) free_place(**earlier, range);
   assign(range, current_);
   return true;
 }
@@ -309,7 +327,18 @@ void SharedPages::assign(Range range, const std::shared_ptr<File>& file) {
   extents_[range.begin] = {.end = range.end, .file = file};
 }
 
-// Copies shared pages to memory without a file.
+// Copies shared pages to memory without a file. Returns false, and changes nothing, if there is no
+// memory.
+bool SharedPages::move_to_memory(Range range) noexcept {
+  void* const copy = map_private(nullptr, length_of(range));
+  if (copy == nullptr) return false;
+  std::memcpy(copy, range.begin, length_of(range));
+  if (move_mapping(copy, range)) return true;
+  ::munmap(copy, length_of(range));
+  return false;
+}
+
+// Gives shared pages memory without a file, in pieces, so that little exists twice.
 void SharedPages::make_private(Range range) noexcept {
   std::list<std::pair<Range, std::shared_ptr<File>>> shared;
   auto at = extents_.upper_bound(range.begin);
@@ -319,21 +348,23 @@ void SharedPages::make_private(Range range) noexcept {
     if (at->second.file && part.begin < part.end) shared.emplace_back(part, at->second.file);
   }
   for (const auto& [part, file] : shared) {
-    void* const copy = map_private(nullptr, length_of(part));
-    if (copy != nullptr) std::memcpy(copy, part.begin, length_of(part));
-    if (copy != nullptr && move_mapping(copy, part)) {
-      erase(part);
-      continue;
-    }
-    if (copy != nullptr) ::munmap(copy, length_of(part));
-    // Without memory for a copy, pages are copied when this process writes to them. It takes no
-    // memory now.
-    if (::mmap(part.begin, length_of(part), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
-               file->segment.descriptor(),
-               static_cast<off_t>(offset_of(part.begin))) != MAP_FAILED) {
-      assign(part, nullptr);
+    for (std::byte* begin = part.begin; begin < part.end;) {
+      const auto left = static_cast<std::size_t>(part.end - begin);
+      const Range piece = {begin, begin + std::min(left, kPiece)};
+      begin = piece.end;
+      if (move_to_memory(piece)) {
+        erase(piece);
+        if (!is_used(piece)) free_place(*file, piece);
+      } else if (::mmap(piece.begin, length_of(piece), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_FIXED, file->segment.descriptor(),
+                        static_cast<off_t>(offset_of(piece.begin))) != MAP_FAILED) {
+        // Without memory for a copy, pages are copied when this process writes to them. It takes no
+        // memory now.
+        assign(piece, nullptr);
+      }
     }
   }
+  note_frozen();
   // The other rank may write to this place of the file later on, so it is not used again.
   current_.reset();
 }
@@ -347,10 +378,7 @@ void SharedPages::discard(Range range) {
     const Range part = {std::max(at->first, range.begin), std::min(at->second.end, range.end)};
     if (part.begin >= part.end) continue;
     has_files = true;
-    if (at->second.file) {
-      ::fallocate(at->second.file->segment.descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(offset_of(part.begin)), static_cast<off_t>(length_of(part)));
-    }
+    if (at->second.file) free_place(*at->second.file, part);
   }
   if (has_files && map_private(range.begin, length_of(range)) != nullptr) {
     ::madvise(range.begin, length_of(range), MADV_HUGEPAGE);
@@ -358,6 +386,30 @@ void SharedPages::discard(Range range) {
   } else {
     ::madvise(range.begin, length_of(range), MADV_DONTNEED);
   }
+  note_frozen();
+}
+
+void SharedPages::note_frozen() {
+  has_frozen_ = std::ranges::any_of(extents_, [](const auto& entry) { return !entry.second.file; });
+}
+
+void SharedPages::drop_frozen(Range range) noexcept {
+  if (!has_frozen_) return;
+  const std::lock_guard lock(mutex_);
+  std::list<Range> frozen;
+  auto at = extents_.upper_bound(range.begin);
+  if (at != extents_.begin()) --at;
+  for (; at != extents_.end() && at->first < range.end; ++at) {
+    const Range part = {std::max(at->first, range.begin), std::min(at->second.end, range.end)};
+    if (!at->second.file && part.begin < part.end) frozen.push_back(part);
+  }
+  if (frozen.empty()) return;
+  for (const Range& part : frozen) {
+    if (map_private(part.begin, length_of(part)) == nullptr) continue;  // they stay as they are
+    ::madvise(part.begin, length_of(part), MADV_HUGEPAGE);
+    erase(part);
+  }
+  note_frozen();
 }
 
 // Makes all shared pages private, copied on write from their files, which nobody writes to any
@@ -393,6 +445,7 @@ void SharedPages::freeze() {
       }
     }
   }
+  note_frozen();
   current_.reset();
 }
 

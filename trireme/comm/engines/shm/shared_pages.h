@@ -10,6 +10,7 @@
 
 #include <trireme/comm/engines/shm/segment.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -88,6 +89,7 @@ class SharedPages {
   };
 
   /// Returns what is known of these bytes. Shares their pages if they were noted often enough.
+  /// Moves them from an earlier file to the current one, so that peers need one file in the end.
   /// Nobody may write to the bytes at the same time.
   Found find(const void* data, std::size_t bytes);
 
@@ -97,6 +99,10 @@ class SharedPages {
   /// Gives the memory of these pages back to the system. They are private and zero afterwards.
   /// Nobody may use them at the same time.
   void discard(Range range);
+
+  /// Replaces pages that a fork has left as private views of a file, where the content of this
+  /// range is not needed any more. The file keeps its memory as long as a page of it is mapped.
+  void drop_frozen(Range range) noexcept;
 
   /// Returns the number of bytes that are shared now.
   std::size_t shared_bytes() const;
@@ -118,8 +124,13 @@ class SharedPages {
     return static_cast<std::uint64_t>(data - all_.begin);
   }
   const std::shared_ptr<File>* file_of(Range range) const;
+  std::size_t bytes_in_files() const;
+  bool is_used(Range range) const;
+  void note_frozen();
   bool share(Range range);
   bool move_to_file(Range range);
+  bool move_to_memory(Range range) noexcept;
+  void free_place(const File& file, Range range) const noexcept;
   void make_private(Range range) noexcept;
   void assign(Range range, const std::shared_ptr<File>& file);
   void erase(Range range);
@@ -133,6 +144,9 @@ class SharedPages {
   std::map<std::byte*, Extent> extents_;
   std::shared_ptr<File> current_;
   bool is_refused_ = false;  // the system gives no such file
+  int num_waits_ = 0;        // calls before pages move from an earlier file, after it has failed
+  // True if extents without a file exist. Set with the mutex held, read without it.
+  std::atomic<bool> has_frozen_ = false;
   std::list<Range> uses_;
   struct Noted {
     std::byte* end = nullptr;
