@@ -95,7 +95,7 @@ class Members {
     const auto found = json_.find(name);
     if (found == json_.end()) return;
     if constexpr (std::is_integral_v<Value> && !std::is_same_v<Value, bool>) {
-      if (!is_within<Value>(*found))
+      if (found->is_number() && !is_within<Value>(*found))
         refuse(join_message("'", name, "', which is no integer of the range that is expected"));
     }
     try {
