@@ -19,6 +19,6 @@ void leave(int status, void*) {
 
 // The libraries that a program needs are initialised before the program, so their handlers would
 // run after this one.
-[[maybe_unused]] const int registered = ::on_exit(leave, nullptr);
+[[maybe_unused]] const int kRegistered = ::on_exit(leave, nullptr);
 
 }  // namespace

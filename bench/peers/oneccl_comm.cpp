@@ -35,29 +35,7 @@ class OneCclEngine final : public bench::Engine {
 
   void run(const bench::Operation& operation, const bench::Buffers& buffers,
            std::size_t /*index*/) override {
-    switch (operation.collective) {
-      case bench::Collective::kAllReduce:
-        ccl::allreduce(buffers.output, buffers.output, operation.output_count, ccl::reduction::sum,
-                       communicator_)
-            .wait();
-        return;
-      case bench::Collective::kBroadcast:
-        ccl::broadcast(buffers.output, operation.output_count, 0, communicator_).wait();
-        return;
-      case bench::Collective::kAllGather:
-        ccl::allgather(buffers.input, buffers.output, operation.input_count, communicator_).wait();
-        return;
-      case bench::Collective::kReduceScatter:
-        ccl::reduce_scatter(buffers.input, buffers.output, operation.output_count,
-                            ccl::reduction::sum, communicator_)
-            .wait();
-        return;
-      case bench::Collective::kAllToAll:
-        ccl::alltoall(buffers.input, buffers.output,
-                      operation.input_count / static_cast<std::size_t>(size()), communicator_)
-            .wait();
-        return;
-    }
+    start(operation, buffers).wait();
   }
 
   void barrier() override { ccl::barrier(communicator_).wait(); }
@@ -68,6 +46,26 @@ class OneCclEngine final : public bench::Engine {
   }
 
  private:
+  ccl::event start(const bench::Operation& operation, const bench::Buffers& buffers) {
+    // Without the headers of oneCCL all calls look alike.
+    switch (operation.collective) {  // NOLINT(bugprone-branch-clone)
+      case bench::Collective::kAllReduce:
+        return ccl::allreduce(buffers.output, buffers.output, operation.output_count,
+                              ccl::reduction::sum, communicator_);
+      case bench::Collective::kBroadcast:
+        return ccl::broadcast(buffers.output, operation.output_count, 0, communicator_);
+      case bench::Collective::kAllGather:
+        return ccl::allgather(buffers.input, buffers.output, operation.input_count, communicator_);
+      case bench::Collective::kReduceScatter:
+        return ccl::reduce_scatter(buffers.input, buffers.output, operation.output_count,
+                                   ccl::reduction::sum, communicator_);
+      case bench::Collective::kAllToAll:
+        break;
+    }
+    return ccl::alltoall(buffers.input, buffers.output,
+                         operation.input_count / static_cast<std::size_t>(size()), communicator_);
+  }
+
   ccl::communicator communicator_ = connect();
 };
 

@@ -34,7 +34,7 @@ constexpr const char* kWaits =
     "[ $TORCHELASTIC_RESTART_COUNT -gt 0 ] || sleep 100";
 
 class TakeUp : public testing::Test {
- protected:
+ public:
   std::vector<std::string> scheduler_words(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words{"scheduler", "--workers", "3",         "--port", port,
                                    "--grace",   "1",         "--run-dir", folder};

@@ -93,7 +93,7 @@ void raise_open_files(const SchedulerOptions& options) {
 // Returns the state of a run that another scheduler has left behind.
 std::optional<SchedulerState> find_run(const SchedulerOptions& options) {
   if (options.state_file.empty()) return std::nullopt;
-  const auto state = read_scheduler_state(options.state_file);
+  auto state = read_scheduler_state(options.state_file);
   if (!state) return std::nullopt;
   const std::string name =
       join_message("the run ", state->run, " in ", options.state_file.string());

@@ -89,7 +89,7 @@ std::optional<HttpRequest> parse_request(std::string_view bytes) {
   if (request.refusal != 0) return request;
   for (std::size_t at = first_end + kLineEnd.size();;) {
     const std::size_t end = bytes.find(kLineEnd, at);
-    if (end == std::string_view::npos || end > kLongestRequest) {
+    if (end > kLongestRequest) {  // npos is, too
       if (bytes.size() > kLongestRequest) return refused(kTooLong);
       return std::nullopt;
     }

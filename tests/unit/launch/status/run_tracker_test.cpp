@@ -17,7 +17,7 @@ using testing::Optional;
 
 // Four ranks on two hosts, whose steps a test tells.
 class Tracker : public testing::Test {
- protected:
+ public:
   Tracker() {
     tracker.begin({{.host = "b", .process = 20, .first_rank = 2, .ranks = 2},
                    {.host = "a", .process = 10, .first_rank = 0, .ranks = 2}});
