@@ -47,8 +47,7 @@ class OneCclEngine final : public bench::Engine {
 
  private:
   ccl::event start(const bench::Operation& operation, const bench::Buffers& buffers) {
-    // Without the headers of oneCCL all calls look alike.
-    switch (operation.collective) {  // NOLINT(bugprone-branch-clone)
+    switch (operation.collective) {
       case bench::Collective::kAllReduce:
         return ccl::allreduce(buffers.output, buffers.output, operation.output_count,
                               ccl::reduction::sum, communicator_);
