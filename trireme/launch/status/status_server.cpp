@@ -138,7 +138,7 @@ void StatusServer::erase(Key key) {
 void StatusServer::listen(bool listens) {
   is_listening_ = listens;
   epoll_event event{};
-  event.events = listens ? EPOLLIN : 0;
+  event.events = listens ? std::uint32_t{EPOLLIN} : 0U;
   event.data.u64 = kListening;
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, options_.listening.fd.get(), &event);
 }
