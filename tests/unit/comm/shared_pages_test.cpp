@@ -130,8 +130,9 @@ TEST(SharedPages, KeepTheirContentAndAreSeenByOthers) {
   // A range around them takes the pages that lack.
   auto wider = memory.share(0, 20, 9);
   EXPECT_EQ(memory.pages.shared_bytes(), 20 * kPage);
-  EXPECT_TRUE(std::all_of(map(wider, 20 * kPage), map(wider, 20 * kPage) + 20 * kPage,
-                          [](std::byte byte) { return byte == std::byte{9}; }));
+  const std::byte* const all = map(wider, 20 * kPage);
+  EXPECT_TRUE(
+      std::all_of(all, all + 20 * kPage, [](std::byte byte) { return byte == std::byte{9}; }));
   wider.use.finish();
 }
 
