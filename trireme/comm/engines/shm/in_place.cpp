@@ -49,17 +49,6 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
   }
 }
 
-// Blocks until all ranks have come here, and have read and written everything that they needed to.
-void synchronize(Steps& steps, const Call& call) {
-  const std::uint64_t step = steps.take(1);
-  steps.begin_write(step, 0, call);
-  steps.publish(step, call);
-  for (int peer = 0; peer < steps.size(); ++peer) {
-    if (peer != steps.rank()) steps.await(peer, step, 0, call);
-  }
-  steps.finish(step);
-}
-
 // Returns whether a condition holds on all ranks.
 bool have_all(Steps& steps, const Call& call, bool holds) {
   const std::uint64_t step = steps.take(1);
@@ -273,7 +262,7 @@ void reduce_scatter_in_place(Steps& steps, const Call& call, const SharedBuffers
     reduce(tail, bytes,
            [&](std::size_t rank, std::size_t from) { return edges.tail(rank) + (from - tail); });
   }
-  synchronize(steps, call);
+  steps.synchronize(call);
 }
 
 namespace {
@@ -303,7 +292,7 @@ void all_gather_in_place(Steps& steps, const Call& call, const SharedBuffers& in
       copy_buffer(outputs[peer], inputs, peer, bytes[peer], edges ? &*edges : nullptr);
     }
   }
-  synchronize(steps, call);
+  steps.synchronize(call);
 }
 
 void broadcast_in_place(Steps& steps, const Call& call, const SharedBuffers& buffers, void* data,
@@ -317,7 +306,7 @@ void broadcast_in_place(Steps& steps, const Call& call, const SharedBuffers& buf
       copy_buffer(data, buffers, static_cast<std::size_t>(root), bytes, edges ? &*edges : nullptr);
     }
   }
-  synchronize(steps, call);
+  steps.synchronize(call);
 }
 
 }  // namespace trireme::shm

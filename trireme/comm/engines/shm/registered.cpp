@@ -7,21 +7,6 @@
 #include <cstring>
 
 namespace trireme::shm {
-namespace {
-
-// Blocks until all ranks have come here, and have read and written everything that they needed to.
-void synchronize(Steps& steps, const Call& call) {
-  const std::uint64_t step = steps.take(1);
-  steps.begin_write(step, 0, call);
-  steps.publish(step, call);
-  for (int peer = 0; peer < steps.size(); ++peer) {
-    if (peer != steps.rank()) steps.await(peer, step, 0, call);
-  }
-  steps.finish(step);
-}
-
-}  // namespace
-
 RegisteredBuffers exchange_places(Steps& steps, const Call& call, const Allocations& allocations,
                                   const void* data, std::size_t bytes) {
   const RegisteredPlace own = allocations.find(data, bytes);
@@ -59,7 +44,7 @@ void all_reduce_registered(Steps& steps, const Call& call, const RegisteredBuffe
   for (std::byte* buffer : buffers) to.push_back(buffer + begin);
   const std::vector<const void*> from(to.begin(), to.end());
   fold(to, from, length / size_of(type), type, reduction);
-  synchronize(steps, call);
+  steps.synchronize(call);
 }
 
 void reduce_scatter_registered(Steps& steps, const Call& call, const RegisteredBuffers& inputs,
@@ -70,7 +55,7 @@ void reduce_scatter_registered(Steps& steps, const Call& call, const RegisteredB
   std::vector<const void*> from;
   for (const std::byte* input : inputs) from.push_back(input + begin * size_of(type));
   fold({&output, 1}, from, counts[static_cast<std::size_t>(steps.rank())], type, reduction);
-  synchronize(steps, call);
+  steps.synchronize(call);
 }
 
 }  // namespace trireme::shm

@@ -29,6 +29,16 @@ std::byte* Steps::begin_write(std::uint64_t step, std::size_t bytes, const Call&
   return bytes <= Head::kInlineBytes ? head.bytes.data() : reinterpret_cast<std::byte*>(&head + 1);
 }
 
+void Steps::synchronize(const Call& call) {
+  const std::uint64_t step = take(1);
+  begin_write(step, 0, call);
+  publish(step, call);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) await(peer, step, 0, call);
+  }
+  finish(step);
+}
+
 void Steps::mismatch(int peer, const Operation& theirs, const Call& call) {
   const std::string calls =
       theirs == call.operation

@@ -67,6 +67,10 @@ class Steps {
                                        : reinterpret_cast<const std::byte*>(&head + 1);
   }
 
+  /// Blocks until all ranks have come here, and have read and written everything that they needed
+  /// to. Takes one step.
+  void synchronize(const Call& call);
+
   /// Publishes that this rank has read everything that it needs of the steps up to this one.
   void finish(std::uint64_t step) {
     member_.block(rank()).finished.store(step + 1, std::memory_order_seq_cst);
