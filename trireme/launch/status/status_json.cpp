@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -22,61 +23,108 @@ constexpr int kFormat = 1;
 constexpr std::array kStates{RunState::kForming, RunState::kRunning, RunState::kEnding,
                              RunState::kEnded};
 
-template <typename Value>
-void put(Json& json, const char* name, const std::optional<Value>& value) {
-  if (value) json[name] = *value;
+// The members of each struct stand in one place, for Writer and Members. `known` leaves a member
+// out while its value is 0, empty or missing.
+template <typename Visitor, typename Rank>
+void visit_rank(Visitor& members, Rank& rank) {
+  members.always("rank", rank.rank);
+  members.always("host", rank.host);
+  members.always("state", rank.state);
+  members.known("process", rank.process);
+  members.known("epoch", rank.epoch);
+  members.always("step", rank.step);
+  members.known("of_steps", rank.of_steps);
+  members.known("steps_per_second", rank.steps_per_second);
+  members.known("samples_per_second", rank.samples_per_second);
+  members.known("tokens_per_second", rank.tokens_per_second);
+  members.known("own_seconds_per_step", rank.own_seconds_per_step);
+  members.known("seconds_since_step", rank.seconds_since_step);
+  members.known("memory_bytes", rank.memory_bytes);
+  members.always("is_slow", rank.is_slow);
 }
 
-void put_text(Json& json, const char* name, const std::string& value) {
-  if (!value.empty()) json[name] = value;
+template <typename Visitor, typename Worker>
+void visit_worker(Visitor& members, Worker& worker) {
+  members.always("host", worker.host);
+  members.known("address", worker.address);
+  members.always("process", worker.process);
+  members.known("node_id", worker.node_id);
+  members.always("first_rank", worker.first_rank);
+  members.always("ranks", worker.ranks);
 }
 
-template <typename Number>
-void put_known(Json& json, const char* name, Number value) {
-  if (value != 0) json[name] = value;
+template <typename Visitor, typename Failure>
+void visit_failure(Visitor& members, Failure& failure) {
+  members.always("time", failure.time);
+  members.always("attempt", failure.attempt);
+  members.known("rank", failure.rank);
+  members.known("host", failure.host);
+  members.always("code", failure.code);
+  members.always("cause", failure.cause);
 }
 
-Json json_of(const RankStatus& rank) {
-  Json json{{"rank", rank.rank}, {"host", rank.host}, {"state", rank.state}};
-  put_known(json, "process", rank.process);
-  put_known(json, "epoch", rank.epoch);
-  json["step"] = rank.step;
-  put_known(json, "of_steps", rank.of_steps);
-  put(json, "steps_per_second", rank.steps_per_second);
-  put(json, "samples_per_second", rank.samples_per_second);
-  put(json, "tokens_per_second", rank.tokens_per_second);
-  put(json, "own_seconds_per_step", rank.own_seconds_per_step);
-  put(json, "seconds_since_step", rank.seconds_since_step);
-  put_known(json, "memory_bytes", rank.memory_bytes);
-  json["is_slow"] = rank.is_slow;
-  return json;
+template <typename Visitor, typename Status>
+void visit_status(Visitor& members, Status& status) {
+  members.known("run", status.run);
+  members.known("program", status.program);
+  members.state("state", status.state);
+  members.always("began", status.began);
+  members.always("time", status.now);
+  members.always("world_size", status.world_size);
+  members.always("came", status.came);
+  members.always("spares", status.spares);
+  members.always("restarts", status.restarts);
+  members.always("restarts_allowed", status.restarts_allowed);
+  members.known("epoch", status.epoch);
+  members.always("step", status.step);
+  members.known("of_steps", status.of_steps);
+  members.known("steps_per_second", status.steps_per_second);
+  members.known("samples_per_second", status.samples_per_second);
+  members.known("tokens_per_second", status.tokens_per_second);
+  members.known("memory_bytes", status.memory_bytes);
+  members.known("expected_end", status.expected_end);
+  members.known("code", status.code);
+  members.list("workers", status.workers, [](auto& each, auto& one) { visit_worker(each, one); });
+  members.list("ranks", status.ranks, [](auto& each, auto& one) { visit_rank(each, one); });
+  members.always("failure_count", status.failure_count);
+  members.list("failures", status.failures,
+               [](auto& each, auto& one) { visit_failure(each, one); });
+  members.always("host_failures", status.host_failures);
+  members.always("excluded_hosts", status.excluded_hosts);
+  members.always("answered", status.answered);
+  members.always("refused", status.refused);
 }
 
-Json json_of(const WorkerStatus& worker) {
-  Json json{{"host", worker.host}};
-  put_text(json, "address", worker.address);
-  json["process"] = worker.process;
-  put_text(json, "node_id", worker.node_id);
-  json["first_rank"] = worker.first_rank;
-  json["ranks"] = worker.ranks;
-  return json;
-}
+// Writes members into an object.
+class Writer {
+ public:
+  explicit Writer(Json& json) : json_(json) {}
 
-Json json_of(const FailureStatus& failure) {
-  Json json{{"time", failure.time}, {"attempt", failure.attempt}};
-  put(json, "rank", failure.rank);
-  put_text(json, "host", failure.host);
-  json["code"] = failure.code;
-  json["cause"] = failure.cause;
-  return json;
-}
+  template <typename Value>
+  void always(const char* name, const Value& value) {
+    json_[name] = value;
+  }
+  template <typename Value>
+  void known(const char* name, const Value& value) {
+    if (value != Value{}) json_[name] = value;
+  }
+  template <typename Value>
+  void known(const char* name, const std::optional<Value>& value) {
+    if (value) json_[name] = *value;
+  }
+  void state(const char* name, RunState state) { json_[name] = text_of(state); }
+  template <typename Value, typename Visit>
+  void list(const char* name, const std::vector<Value>& values, const Visit& visit) {
+    Json& list = json_[name] = Json::array();
+    for (const Value& value : values) {
+      Writer writer(list.emplace_back());
+      visit(writer, value);
+    }
+  }
 
-template <typename Value>
-Json list_of(const std::vector<Value>& values) {
-  Json list = Json::array();
-  for (const Value& value : values) list.push_back(json_of(value));
-  return list;
-}
+ private:
+  Json& json_;
+};
 
 // Returns true for an integer that a type can hold: the library would convert any number.
 template <typename Value>
@@ -90,6 +138,33 @@ class Members {
  public:
   Members(const Json& json, const std::string& source) : json_(json), source_(source) {}
 
+  template <typename Value>
+  void always(const char* name, Value& value) const {
+    get(name, value);
+  }
+  template <typename Value>
+  void known(const char* name, Value& value) const {
+    get(name, value);
+  }
+  void state(const char* name, RunState& value) const {
+    std::string state;
+    get(name, state);
+    const auto found =
+        std::ranges::find_if(kStates, [&](const RunState one) { return state == text_of(one); });
+    if (found == kStates.end()) refuse(join_message("the unknown state '", state, "'"));
+    value = *found;
+  }
+  template <typename Value, typename Visit>
+  void list(const char* name, std::vector<Value>& values, const Visit& visit) const {
+    const auto found = json_.find(name);
+    if (found == json_.end()) return;
+    if (!found->is_array()) refuse(join_message("'", name, "', which is no list"));
+    for (const Json& one : *found) {
+      if (!one.is_object()) refuse(join_message("'", name, "' with an element that is no object"));
+      const Members members(one, source_);
+      visit(members, values.emplace_back());
+    }
+  }
   template <typename Value>
   void get(const char* name, Value& value) const {
     const auto found = json_.find(name);
@@ -112,15 +187,9 @@ class Members {
     get<std::string>(name, value);
     value = printable(value);
   }
-  template <typename Value, typename Parse>
-  void get_list(const char* name, std::vector<Value>& values, const Parse& parse) const {
-    const auto found = json_.find(name);
-    if (found == json_.end()) return;
-    if (!found->is_array()) refuse(join_message("'", name, "', which is no list"));
-    for (const Json& one : *found) {
-      if (!one.is_object()) refuse(join_message("'", name, "' with an element that is no object"));
-      values.push_back(parse(Members(one, source_)));
-    }
+  void get(const char* name, std::vector<std::string>& values) const {
+    get<std::vector<std::string>>(name, values);
+    for (std::string& value : values) value = printable(value);
   }
   [[noreturn]] void refuse(const std::string& what) const {
     throw CommError(join_message(source_, " answered a status with ", what),
@@ -131,47 +200,6 @@ class Members {
   const Json& json_;
   const std::string& source_;
 };
-
-RankStatus rank_of(const Members& members) {
-  RankStatus rank;
-  members.get("rank", rank.rank);
-  members.get("host", rank.host);
-  members.get("state", rank.state);
-  members.get("process", rank.process);
-  members.get("epoch", rank.epoch);
-  members.get("step", rank.step);
-  members.get("of_steps", rank.of_steps);
-  members.get("steps_per_second", rank.steps_per_second);
-  members.get("samples_per_second", rank.samples_per_second);
-  members.get("tokens_per_second", rank.tokens_per_second);
-  members.get("own_seconds_per_step", rank.own_seconds_per_step);
-  members.get("seconds_since_step", rank.seconds_since_step);
-  members.get("memory_bytes", rank.memory_bytes);
-  members.get("is_slow", rank.is_slow);
-  return rank;
-}
-
-WorkerStatus worker_of(const Members& members) {
-  WorkerStatus worker;
-  members.get("host", worker.host);
-  members.get("address", worker.address);
-  members.get("process", worker.process);
-  members.get("node_id", worker.node_id);
-  members.get("first_rank", worker.first_rank);
-  members.get("ranks", worker.ranks);
-  return worker;
-}
-
-FailureStatus failure_of(const Members& members) {
-  FailureStatus failure;
-  members.get("time", failure.time);
-  members.get("attempt", failure.attempt);
-  members.get("rank", failure.rank);
-  members.get("host", failure.host);
-  members.get("code", failure.code);
-  members.get("cause", failure.cause);
-  return failure;
-}
 
 }  // namespace
 
@@ -191,33 +219,8 @@ const char* text_of(RunState state) {
 
 std::string status_json(const RunStatus& status) {
   Json json{{"format", kFormat}, {"trireme", TRIREME_VERSION}};
-  put_text(json, "run", status.run);
-  put_text(json, "program", status.program);
-  json["state"] = text_of(status.state);
-  json["began"] = status.began;
-  json["time"] = status.now;
-  json["world_size"] = status.world_size;
-  json["came"] = status.came;
-  json["spares"] = status.spares;
-  json["restarts"] = status.restarts;
-  json["restarts_allowed"] = status.restarts_allowed;
-  put_known(json, "epoch", status.epoch);
-  json["step"] = status.step;
-  put_known(json, "of_steps", status.of_steps);
-  put(json, "steps_per_second", status.steps_per_second);
-  put(json, "samples_per_second", status.samples_per_second);
-  put(json, "tokens_per_second", status.tokens_per_second);
-  put_known(json, "memory_bytes", status.memory_bytes);
-  put(json, "expected_end", status.expected_end);
-  put(json, "code", status.code);
-  json["workers"] = list_of(status.workers);
-  json["ranks"] = list_of(status.ranks);
-  json["failure_count"] = status.failure_count;
-  json["failures"] = list_of(status.failures);
-  json["host_failures"] = status.host_failures;
-  json["excluded_hosts"] = status.excluded_hosts;
-  json["answered"] = status.answered;
-  json["refused"] = status.refused;
+  Writer writer(json);
+  visit_status(writer, status);
   return json.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
                    Json::error_handler_t::replace) +
          "\n";
@@ -234,42 +237,7 @@ RunStatus parse_status(const std::string& json, const std::string& source) {
   members.get("format", format);
   if (format != kFormat) members.refuse(join_message("format ", format, ", expected ", kFormat));
   RunStatus status;
-  std::string state;
-  members.get("state", state);
-  bool is_known = false;
-  for (const RunState one : kStates) {
-    if (state != text_of(one)) continue;
-    status.state = one;
-    is_known = true;
-  }
-  if (!is_known) members.refuse(join_message("the unknown state '", state, "'"));
-  members.get("run", status.run);
-  members.get("program", status.program);
-  members.get("began", status.began);
-  members.get("time", status.now);
-  members.get("world_size", status.world_size);
-  members.get("came", status.came);
-  members.get("spares", status.spares);
-  members.get("restarts", status.restarts);
-  members.get("restarts_allowed", status.restarts_allowed);
-  members.get("epoch", status.epoch);
-  members.get("step", status.step);
-  members.get("of_steps", status.of_steps);
-  members.get("steps_per_second", status.steps_per_second);
-  members.get("samples_per_second", status.samples_per_second);
-  members.get("tokens_per_second", status.tokens_per_second);
-  members.get("memory_bytes", status.memory_bytes);
-  members.get("expected_end", status.expected_end);
-  members.get("code", status.code);
-  members.get_list("workers", status.workers, worker_of);
-  members.get_list("ranks", status.ranks, rank_of);
-  members.get("failure_count", status.failure_count);
-  members.get_list("failures", status.failures, failure_of);
-  members.get("host_failures", status.host_failures);
-  members.get("excluded_hosts", status.excluded_hosts);
-  for (std::string& host : status.excluded_hosts) host = printable(host);
-  members.get("answered", status.answered);
-  members.get("refused", status.refused);
+  visit_status(members, status);
   return status;
 }
 

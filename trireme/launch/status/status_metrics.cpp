@@ -5,18 +5,28 @@
 #include <trireme/launch/status/run_status.h>
 #include <trireme/version.h>
 
+#include <nlohmann/json.hpp>
+
 #include <array>
 #include <functional>
-#include <string_view>
+#include <string>
 #include <utility>
 
 namespace trireme::launch {
 namespace {
 
+// Returns the text with what is no UTF-8 replaced, since one such byte makes Prometheus refuse all.
+std::string valid_utf8(const std::string& text) {
+  const std::string quoted =
+      Json(text).dump(/*indent=*/-1, /*indent_char=*/' ',
+                      /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json::parse(quoted).get<std::string>();
+}
+
 // Returns the value of a label in quotation marks.
-std::string label_value(std::string_view text) {
+std::string label_value(const std::string& text) {
   std::string all = "\"";
-  for (const char letter : text) {
+  for (const char letter : valid_utf8(text)) {
     if (letter == '\\' || letter == '"') all += '\\';
     if (letter == '\n') {
       all += "\\n";

@@ -107,6 +107,9 @@ TEST(RunStatus, IsMetricsOfPrometheus) {
                     HasSubstr("trireme_steps_per_second 2.5\n"),
                     HasSubstr("trireme_expected_end_time_seconds 1111.7\n")));
   EXPECT_THAT(metrics, Not(HasSubstr("tokens_per_second")));
+  RunStatus odd = some_status();
+  odd.program = "/bin/\xff";
+  EXPECT_THAT(status_metrics(odd), HasSubstr("/bin/\xef\xbf\xbd")) << "no UTF-8 is replaced";
 }
 
 }  // namespace

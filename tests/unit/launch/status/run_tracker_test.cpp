@@ -80,6 +80,17 @@ TEST_F(Tracker, ComputesRatesAndTheEnd) {
   EXPECT_EQ(running.ranks[3].process, 103);
 }
 
+TEST_F(Tracker, NamesARankThatIsSlowInLongSteps) {
+  constexpr int kSecondsOfAStep = 20;
+  std::vector<SlowRank> found;
+  for (int second = 0; second < 10 * kSecondsOfAStep; ++second) {
+    next_second(second % kSecondsOfAStep == 0 ? 1 : 0, {9, 9, 9, 19});
+    for (const SlowRank& one : tracker.find_slow(2)) found.push_back(one);
+  }
+  ASSERT_EQ(found.size(), 1);
+  EXPECT_EQ(found[0].rank, 3);
+}
+
 TEST_F(Tracker, ForgetsWhatIsLongAgo) {
   for (int i = 0; i < 40; ++i) next_second(100, even);
   for (int i = 0; i < 20; ++i) next_second(1, even);
