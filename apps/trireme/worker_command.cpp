@@ -61,6 +61,8 @@ void join_world(const WorkerArguments& arguments, launch::RunOptions& options) {
     throw ConfigError("no program to run, expected one after the options",
                       "trireme worker -n 2 -- ./my_program arguments");
   }
+  // A worker that comes again names the run that it belongs to.
+  const std::string run = options.control && options.place ? options.place->run_id : "";
   // Errors of this host are found before other hosts count on it. In a restart there are none.
   options.place =
       launch::RunPlace{.world_size = std::max(arguments.processes, variables.workers.value_or(0)),
@@ -77,6 +79,7 @@ void join_world(const WorkerArguments& arguments, launch::RunOptions& options) {
        .ranks = arguments.processes,
        .workers = variables.workers,
        .node_id = arguments.node_id.empty() ? variables.node_id : arguments.node_id,
+       .run = run,
        .program = launch::describe_program(program),
        .tls = launch::read_tls_files(environment, arguments.tls),
        .timeout = options.timeout ? std::chrono::milliseconds(*options.timeout)

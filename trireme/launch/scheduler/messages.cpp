@@ -150,6 +150,7 @@ Json json_of(const Hello& message) {
                {"process", message.process},
                {"node_id", one_line(message.node_id, kLongestName)},
                {"ranks", message.ranks},
+               {"run", message.run},
                {"program", one_line(message.program.path, kLongestPath)},
                {"program_bytes", message.program.bytes},
                {"program_checksum", message.program.checksum}};
@@ -229,6 +230,7 @@ Hello hello_of(const Fields& fields) {
                 .node_id = fields.text("node_id"),
                 .ranks = fields.number("ranks", 1, kMostRanksOfWorker),
                 .workers = std::nullopt,
+                .run = fields.text("run"),
                 .program = {.path = fields.text("program", kLongestPath),
                             .bytes = fields.integer("program_bytes", 0, kMostInteger),
                             .checksum = fields.text("program_checksum")}};

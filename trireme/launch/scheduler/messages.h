@@ -51,6 +51,7 @@ struct Hello {
   std::string node_id{};              ///< the name that the user gave the worker; may be empty
   int ranks = 1;                      ///< the number of ranks that the worker stands for
   std::optional<int> workers{};       ///< the number of ranks that the worker expects in the world
+  std::string run{};                  ///< the run in which it had a place; empty if it is new
   Program program;                    ///< the program of the ranks
 };
 

@@ -89,6 +89,7 @@ class SchedulerLoop {
   bool is_excluded(const Hello& hello) const {
     return hosts_.contains(hello.machine) && hosts_.at(hello.machine).is_excluded;
   }
+  bool belongs_here(const Hello& hello) const;
   Refused refusal_of_excluded(const Hello& hello) const;
   int ranks_elsewhere(const std::string& machine) const;
   bool exclude(const Peer& peer, const std::string& reason);

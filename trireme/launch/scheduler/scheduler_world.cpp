@@ -28,6 +28,13 @@ constexpr std::chrono::seconds kBeforeSpares{2};
 
 }  // namespace
 
+// Returns whether a worker is new, or had a place in this run. Each attempt has a name of its own,
+// which begins with that of the run.
+bool SchedulerLoop::belongs_here(const Hello& hello) const {
+  if (hello.run.empty()) return true;
+  return !run_name_.empty() && (hello.run == run_name_ || hello.run.starts_with(run_name_ + '-'));
+}
+
 void SchedulerLoop::introduce(Key key, Peer& peer, const Hello& hello) {
   peer.channel.begin_session(peer.nonce + hello.nonce);
   peer.channel.set_longest(kLongestMessage);
@@ -37,6 +44,14 @@ void SchedulerLoop::introduce(Key key, Peer& peer, const Hello& hello) {
         peer, {.reason = "the run has ended", .hint = "start it again", .cause = "late workers"});
   }
   if (is_excluded(hello)) return refuse(peer, refusal_of_excluded(hello));
+  if (!belongs_here(hello)) {
+    return refuse(
+        peer, {.reason = join_message(describe(hello, peer.address), " belongs to the run ",
+                                      hello.run, ", and this scheduler has another one"),
+               .hint = "end the workers of runs that are over, or start the scheduler of that run "
+                       "again with its journal",
+               .cause = "workers of another run"});
+  }
   if (const auto refusal = roster_.objection(hello, peer.address)) {
     const auto spares = std::ranges::count_if(
         peers_, [](const auto& one) { return one.second.state == Peer::State::kSpare; });

@@ -149,6 +149,7 @@ void WorkerConnection::answer_challenge(const WorkerOptions& options, const std:
                              .node_id = options.node_id,
                              .ranks = options.ranks,
                              .workers = options.workers,
+                             .run = options.run,
                              .program = options.program}));
   channel_.begin_session(challenge->nonce + nonce);
 }

@@ -21,6 +21,7 @@ struct WorkerOptions {
   int ranks = 1;                 ///< the number of ranks that the worker stands for
   std::optional<int> workers{};  ///< the number of ranks that the worker expects in the world
   std::string node_id{};         ///< the name of the worker; empty if it has none
+  std::string run{};             ///< the run in which the worker had a place; empty if it is new
   Program program;               ///< the program of the ranks
   /// The files for TLS. Without them, the connection is not encrypted.
   std::optional<TlsFiles> tls{};

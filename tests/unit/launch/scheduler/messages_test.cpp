@@ -31,6 +31,7 @@ Hello some_hello() {
           .node_id = "worker_3",
           .ranks = 2,
           .workers = 8,
+          .run = "host0-12-29500-ab-1",
           .program = {.path = "/bin/train", .bytes = 1234, .checksum = "00ff"}};
 }
 
@@ -47,6 +48,7 @@ TEST(SchedulerMessages, ReadBackAsTheyWere) {
   EXPECT_EQ(hello.node_id, "worker_3");
   EXPECT_EQ(hello.ranks, 2);
   EXPECT_EQ(hello.workers, 8);
+  EXPECT_EQ(hello.run, some_hello().run);
   EXPECT_EQ(hello.program, some_hello().program);
   const auto place = round_trip(Assignment{.first_rank = 3,
                                            .world_size = 8,

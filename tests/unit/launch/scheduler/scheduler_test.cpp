@@ -282,6 +282,10 @@ TEST(Scheduler, RefusesWorkersThatDoNotFitAndGoesOn) {
     worker.ranks = 3;
     EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{worker}; }),
                 HasSubstr("came when 0 of 2 ranks were there already, and it brings 3"));
+    worker = scheduler.worker();
+    worker.run = "host0-12-29500-ab-1";
+    EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{worker}; }),
+                HasSubstr("belongs to the run host0-12-29500-ab-1, and this scheduler has another"));
   });
 }
 
