@@ -284,8 +284,9 @@ TEST(Scheduler, RefusesWorkersThatDoNotFitAndGoesOn) {
                 HasSubstr("came when 0 of 2 ranks were there already, and it brings 3"));
     worker = scheduler.worker();
     worker.run = "host0-12-29500-ab-1";
-    EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{worker}; }),
-                HasSubstr("belongs to the run host0-12-29500-ab-1, and this scheduler has another"));
+    EXPECT_THAT(
+        message_of<ConfigError>([&] { WorkerConnection{worker}; }),
+        HasSubstr("belongs to the run host0-12-29500-ab-1, and this scheduler has another"));
   });
 }
 
