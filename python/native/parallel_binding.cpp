@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/consensus.h>
+#include <trireme/parallel/gradients/comm_hook.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/run_replicated.h>
@@ -144,6 +145,12 @@ void bind_parallel(py::module_& module) {
           "join_steps",
           [](Self& self, const std::function<void()>& step) { self.get().join(step); },
           py::arg("step"), NoGil())
+      .def(
+          "register_comm_hook",
+          [](Self& self, std::shared_ptr<CommHook> hook) {
+            self.get().register_comm_hook(std::move(hook));
+          },
+          py::arg("hook"), NoGil())
       .def(
           "abandon_step", [](Self& self) { self.get().abandon_step(); }, NoGil())
       .def(

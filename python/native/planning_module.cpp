@@ -7,6 +7,7 @@
 
 #include <pybind11/stl.h>
 #include <python/native/checkpoint_binding.h>
+#include <python/native/comm_hook_binding.h>
 #include <python/native/exceptions.h>
 #include <python/native/module_of_tensors.h>
 #include <python/native/parallel_binding.h>
@@ -54,6 +55,7 @@ void bind_all(py::module_& module) {
   bind_search(module);
   bind_schedule(module);
   bind_checkpoint(module);
+  bind_comm_hooks(module);
   bind_parallel(module);
   module.def("known_clusters", &cluster::known_clusters);
 }

@@ -16,18 +16,19 @@ from trireme.errors import CheckpointError, CommError, ConfigError, DataError, E
 if TYPE_CHECKING:
     from trireme import checkpoint
     from trireme.distributed_tensors import full, has_layout, run_replicated, to_local
-    from trireme.parallel import Parallelized, parallelize
+    from trireme.parallel import CommHook, GradientBucket, Parallelized, PowerSgd, TopK, parallelize
     from trireme.planning import (Plan, Prediction, Schedule, SearchResult, find_plan, known_clusters, parse_schedule, predict,
                                   schedule)
     from trireme.runs import Run, read_run
 
-__all__ = ["CheckpointError", "CommError", "ConfigError", "DataError", "Error", "Parallelized", "Plan", "Prediction", "Run",
-           "Schedule", "SearchResult", "UsageError", "__version__", "checkpoint", "find_plan", "full", "has_layout", "known_clusters",
-           "parallelize", "parse_schedule", "predict", "read_run", "run_replicated", "schedule", "to_local"]
+__all__ = ["CheckpointError", "CommError", "CommHook", "ConfigError", "DataError", "Error", "GradientBucket", "Parallelized", "Plan",
+           "PowerSgd", "Prediction", "Run", "Schedule", "SearchResult", "TopK", "UsageError", "__version__", "checkpoint", "find_plan",
+           "full", "has_layout", "known_clusters", "parallelize", "parse_schedule", "predict", "read_run", "run_replicated", "schedule",
+           "to_local"]
 
 _MODULES = {
     "trireme.distributed_tensors": ("full", "has_layout", "run_replicated", "to_local"),
-    "trireme.parallel": ("Parallelized", "parallelize"),
+    "trireme.parallel": ("CommHook", "GradientBucket", "Parallelized", "PowerSgd", "TopK", "parallelize"),
     "trireme.planning": ("Plan", "Prediction", "Schedule", "SearchResult", "find_plan", "known_clusters", "parse_schedule", "predict",
                          "schedule"),
     "trireme.runs": ("Run", "read_run"),

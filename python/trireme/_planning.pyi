@@ -353,6 +353,59 @@ class Stepped:
     @property
     def groups(self) -> list[list[torch.Tensor]]: ...
 
+class GradientBucket:
+    """The gradients of one bucket on this rank, complete and ready to be exchanged."""
+    @property
+    def memory(self) -> torch.Tensor:
+        """[elements], flat: the gradients, with zeros as padding between them. A comm hook leaves the sum over ranks here."""
+    @property
+    def gradients(self) -> list[torch.Tensor]:
+        """Slices of `memory` in the shapes of the parameters."""
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters, in the same order."""
+
+class CommHook:
+    """Sums buckets of gradients over ranks in place of all-reduce. One object serves one module on one rank."""
+
+class PowerSgd(CommHook):
+    """Approximates the sum of each gradient by a product of two thin matrices (Vogels et al., "PowerSGD", NeurIPS 2019).
+
+    What the approximation loses is added to the next gradient. All ranks give the same options, else the first step raises UsageError.
+
+    Args:
+        rank: columns of the matrices. 1 to 4 are common; more cost more time and bytes.
+        start_iteration: steps before the gradients of a parameter are compressed.
+        min_compression_rate: the factor by which compression must reduce a gradient's elements; others are sent whole.
+        error_feedback: whether what the approximation loses is added to the next gradient.
+        warm_start: whether a step starts from the right matrix of the step before, and not from a random one.
+        seed: of the random matrices.
+        orthogonalization_epsilon: a column that has no more than this fraction of its length left counts as dependent.
+
+    Raises:
+        UsageError: for options out of range.
+    """
+    def __init__(self, *, rank: int = 1, start_iteration: int = 1000, min_compression_rate: float = 2.0, error_feedback: bool = True,
+                 warm_start: bool = True, seed: int = 0, orthogonalization_epsilon: float = 1e-6) -> None: ...
+
+class TopK(CommHook):
+    """Sends the elements of largest magnitude of each gradient, with their positions (Lin et al., ICLR 2018).
+
+    All ranks give the same options, else the first step raises UsageError.
+
+    Args:
+        fraction: the fraction of each gradient's elements to send, above 0 and at most 1.
+        error_feedback: whether what was not sent is added to the next gradient.
+
+    Raises:
+        UsageError: for a fraction out of range.
+    """
+    def __init__(self, *, fraction: float = 0.01, error_feedback: bool = True) -> None: ...
+
+class PythonCommHook(CommHook):
+    """Calls a function of Python with each bucket."""
+    def __init__(self, start: Callable[[GradientBucket], Callable[[], object] | None]) -> None: ...
+
 class ModuleInParallel:
     """What parallelize() of C++ made of a module. Destroyed without waiting for other ranks."""
     def __init__(self, tensors: ModuleTensors, plan: Plan, group: Group) -> None: ...
@@ -372,6 +425,7 @@ class ModuleInParallel:
     def begin_no_sync(self) -> None: ...
     def end_no_sync(self) -> None: ...
     def gather_parameters(self) -> None: ...
+    def register_comm_hook(self, hook: CommHook | None) -> None: ...
     def join_steps(self, step: Callable[[], None]) -> None: ...
     def abandon_step(self) -> None: ...
     def abort(self, reason: str) -> None: ...

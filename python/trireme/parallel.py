@@ -20,13 +20,14 @@ import torch
 import torch.distributed as dist
 
 from trireme import _planning
+from trireme._planning import CommHook, GradientBucket, PowerSgd, TopK
 from trireme.distributed_tensors import show_layouts
 from trireme.errors import Error, UsageError
 from trireme.module_hooks import ModuleHooks
 from trireme.planning import Candidate, Plan, SearchResult, tensors_of
 from trireme.sharded_optimizer import ShardedOptimizer, check_elementwise
 
-__all__ = ["Parallelized", "parallelize"]
+__all__ = ["CommHook", "GradientBucket", "Parallelized", "PowerSgd", "TopK", "parallelize"]
 
 AnyPlan = Plan | SearchResult | Candidate | str | os.PathLike[str] | None
 
@@ -178,6 +179,31 @@ class Parallelized:
             UsageError: for plans that need this rank inside forward: ZeRO level 3, sync_batch_norm.
         """
         self._native.join_steps(lambda: (step(), None)[1])
+
+    def register_comm_hook(self, hook: CommHook | Callable[[GradientBucket], Callable[[], object] | None] | None) -> None:
+        """Makes a hook sum the buckets of gradients over ranks, in place of all-reduce.
+
+            parallel.register_comm_hook(trireme.PowerSgd(rank=2))
+
+        Collective: all ranks register the same hook, between steps. Each module has a hook object of its own.
+
+        Args:
+            hook: a `trireme.PowerSgd` or `trireme.TopK`, or a function. The function is called with each bucket while backward runs, in
+                the same order on all ranks. It starts the exchange and returns a function that waits until `bucket.memory` holds the sum
+                over ranks, or None if it holds it already. Trireme divides by the number of ranks afterwards. State that a hook keeps
+                between steps must be stored by the names of parameters, because buckets change after the first step. None restores
+                all-reduce.
+
+        Raises:
+            UsageError: if the plan has a ZeRO level above 0, whose gradients are summed in slices, or if the hook is none of these.
+        """
+        def take() -> None:
+            if hook is not None and not isinstance(hook, CommHook) and not callable(hook):
+                raise UsageError(f"the comm hook is a {type(hook).__name__}, expected trireme.PowerSgd, trireme.TopK, a function or None\n"
+                                 "  hint: such as parallel.register_comm_hook(trireme.PowerSgd(rank=2))")
+            self._native.register_comm_hook(hook if hook is None or isinstance(hook, CommHook) else _planning.PythonCommHook(hook))
+
+        _agreed(self._comm, "take the comm hook", take)
 
     def abandon_step(self) -> None:
         """Drops a step that an exception has interrupted, so that the next `backward()` begins a new one.
