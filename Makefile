@@ -138,4 +138,4 @@ docs: ## Make the site of guides and interface reference, in build/docs
 	@tools/docs
 
 clean: ## Remove what was built, not what was installed for it
-	@find build -mindepth 1 -maxdepth 1 ! -name python ! -name intelmpi ! -name oneccl ! -name mindspore ! -name torch-prefix -exec rm -rf {} +
+	@find build -mindepth 1 -maxdepth 1 ! -name python ! -name intelmpi ! -name oneccl ! -name mindspore ! -name deepspeed ! -name torch-prefix -exec rm -rf {} +

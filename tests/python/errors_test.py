@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from commands import PROGRAM, needs_program
 from ranks import HOST, Failed, init, main, run_ranks, slow
 
 
@@ -195,6 +197,14 @@ class Failures(unittest.TestCase):
         for message, _ in run_ranks(call_other_collectives):
             self.assertIn("rank 0 all-gather", message)
             self.assertIn("rank 1 all-reduce", message)
+
+    @needs_program
+    def test_the_program_compares_the_last_operations_of_all_ranks(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run_ranks(call_other_collectives, environment={"TRIREME_DUMP": folder})
+            done = subprocess.run([str(PROGRAM), "doctor", "--dump", folder], capture_output=True, text=True)
+        for part in ("group 'world' of 2 ranks", "all-gather", "all-reduce"):
+            self.assertIn(part, done.stdout, done.stderr)
 
     def test_a_rank_that_dies_is_named_by_the_others(self) -> None:
         results = run_ranks(die_early, 3)
