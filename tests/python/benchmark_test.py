@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ranks import cases_of, main
 from trireme.benchmark import silent
+from trireme.benchmark.chart import bars
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -55,6 +56,17 @@ class Benchmark(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("a step of pipelining, mlp (4.2 M parameters", done.stdout)
         self.assertIn("losses of both: the same bits", done.stdout)
+
+    def test_times_are_drawn_as_bars(self) -> None:
+        done = run("allreduce", "--smoke")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\n +4 B +Trireme +█+ [0-9.]+ us\n +Gloo +█+ [0-9.]+ (us|ms)\n")
+        linear = bars([("step", [("Trireme", 0.5, "0.5 s"), ("Gloo", 1.0, "1 s")]), ("rest", [("Trireme", -0.1, "-0.1 s")])], "#")
+        self.assertEqual(linear.splitlines(), ["  step  Trireme  " + "#" * 24 + " 0.5 s", "        Gloo     " + "#" * 48 + " 1 s",
+                                               "  rest  Trireme   -0.1 s", "  (linear scale)"])
+        logarithmic = bars([("", [("a", 1e-6, ""), ("b", 1e-3, "")])], "#")
+        self.assertEqual([line.count("#") for line in logarithmic.splitlines()], [12, 48, 0])
+        self.assertEqual(bars([("step", [("Trireme", 0.0, "0 s")])]), "")
 
     def test_wrong_arguments_are_refused(self) -> None:
         self.assertIn("--ranks is 0", run("ddp", "--ranks", "0").stderr)

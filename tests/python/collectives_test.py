@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pathlib
 import unittest
 from typing import Callable
 
@@ -365,6 +366,33 @@ CASES = [value for value in list(globals().values())
 
 OverTwoRanks = cases_of(CASES)
 OverThreeRanks = cases_of(CASES, 3, is_slow=True)
+
+
+def many_calls_leave_nothing(rank: int, size: int) -> None:
+    """Memory, descriptors and threads of a rank do not grow with the number of calls."""
+    small, large = torch.ones(16), torch.ones(100_000)  # copied, and used in place
+
+    def call(count: int) -> None:
+        for _ in range(count):
+            dist.all_reduce(small)
+            dist.all_reduce(small, async_op=True).wait()
+            dist.broadcast(small, 0)
+        for _ in range(count // 100):
+            dist.all_reduce(large)
+
+    def held() -> tuple[int, int, int]:
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    call(2_000)
+    before = held()
+    call(33_000)
+    after = held()
+    assert after[1:] == before[1:], f"{before} and {after}"
+    assert after[0] - before[0] < 2**20, f"{after[0] - before[0]} bytes more after 100,000 calls"
+
+
+ManyCalls = cases_of([many_calls_leave_nothing], is_slow=True)
 
 if __name__ == "__main__":
     main()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a script of torch.distributed with and without the import, and prints the ratio of times.
+"""Compares a script of torch.distributed with and without the import, and prints the ratio of times and a chart.
 
     python -m trireme.benchmark allreduce
     python -m trireme.benchmark ddp --network gpt
@@ -29,6 +29,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from trireme.benchmark.chart import bars
 from trireme.benchmark.networks import NETWORKS
 
 DEADLINE = 600  # seconds for one run
@@ -108,6 +109,9 @@ def show(title: str, rows: list[dict[str, Any]], as_json: bool, ours: str = "Tri
     for each in rows:
         ratio = "within noise" if each["ratio"] is None else f"{each['ratio']:.3g} ({each['smallest']:.3g} .. {each['largest']:.3g})"
         print(f"  {each['what']:{width}}{show_time(each['trireme']):>12}{show_time(each[peer.lower()]):>12}   {ratio}")
+    can_show_blocks = "█".encode(sys.stdout.encoding or "ascii", "ignore") != b""
+    print("\n" + bars([(each["what"], [(name, each[key], show_time(each[key])) for name, key in ((ours, "trireme"), (peer, peer.lower()))])
+                       for each in rows], "█" if can_show_blocks else "#"))
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
