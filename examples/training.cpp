@@ -37,9 +37,9 @@ data::DataLoader divided(data::DataLoader samples, const trireme::Model& model, 
   if (rows % parts != 0) {
     const std::int64_t micro_batches = model.options().plan.micro_batches;
     throw trireme::UsageError(
-        trireme::join_message("--batch is ", rows, ", expected a multiple of ", parts, ", for ",
-                              parts / micro_batches, " ranks along data with ", micro_batches,
-                              " micro-batches each"),
+        trireme::join_message("--batch is ", rows, ", expected a multiple of ", parts,
+                              ": ranks along data (", parts / micro_batches,
+                              ") times micro-batches (", micro_batches, ")"),
         "change --batch, the plan's micro_batches, or the number of ranks along data");
   }
   shard(samples, model, remainder);

@@ -71,15 +71,15 @@ void run(const Options& options) {
   const auto world = trireme::init();
   torch::manual_seed(1);
   const examples::Text text = examples::read_text(options);
-  models::MixtureOptions sizes{.gpt = {.vocabulary = text.tokenizer->vocabulary_size(),
-                                       .sequence = options.sequence,
-                                       .hidden = options.hidden,
-                                       .layers = options.layers,
-                                       .heads = options.heads},
-                               .experts = options.experts,
-                               .experts_per_token = options.experts_per_token,
-                               .capacity_factor = options.capacity_factor,
-                               .counts_tokens = true};
+  const models::MixtureOptions sizes{.gpt = {.vocabulary = text.tokenizer->vocabulary_size(),
+                                             .sequence = options.sequence,
+                                             .hidden = options.hidden,
+                                             .layers = options.layers,
+                                             .heads = options.heads},
+                                     .experts = options.experts,
+                                     .experts_per_token = options.experts_per_token,
+                                     .capacity_factor = options.capacity_factor,
+                                     .counts_tokens = true};
   models::MixtureGPT network(sizes);
   torch::optim::AdamW optimizer(network->parameters(), options.learning_rate);
   const auto loss = [&](const trireme::data::Batch& rows) {
