@@ -48,6 +48,22 @@ class EvaluationMode {
   bool was_training_;
 };
 
+// A decoder without a cache, in the form of one with it.
+class Uncached {
+ public:
+  explicit Uncached(MixtureGPT& model) : model_(model) {}
+  torch::nn::Module& operator*() { return *model_; }
+  Uncached* operator->() { return this; }
+  std::int64_t sequence() const { return model_->sequence(); }
+  static KeyValueCache make_cache() { return {0, 0}; }  // stays empty, so all tokens are passed
+  torch::Tensor next_logits(const torch::Tensor& tokens, KeyValueCache& /*cache*/) {
+    return model_(tokens).output;
+  }
+
+ private:
+  MixtureGPT& model_;
+};
+
 template <class Model>
 torch::Tensor generate_by(Model& model, const torch::Tensor& prompt,
                           const GenerationOptions& options) {
@@ -113,6 +129,12 @@ torch::Tensor generate(GPT& model, const torch::Tensor& prompt, const Generation
 torch::Tensor generate(LLaMA& model, const torch::Tensor& prompt,
                        const GenerationOptions& options) {
   return generate_by(model, prompt, options);
+}
+
+torch::Tensor generate(MixtureGPT& model, const torch::Tensor& prompt,
+                       const GenerationOptions& options) {
+  Uncached uncached(model);
+  return generate_by(uncached, prompt, options);
 }
 
 }  // namespace models

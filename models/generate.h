@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Continues texts by decoders, token by token, with cached keys and values.
+// Continues texts by decoders, token by token, with cached keys and values where a decoder has
+// them.
 #pragma once
 
 #include <models/gpt.h>
 #include <models/llama.h>
+#include <models/mixture.h>
 
 #include <torch/torch.h>
 
@@ -47,6 +49,10 @@ torch::Tensor generate(GPT& model, const torch::Tensor& prompt,
                        const GenerationOptions& options = {});
 /// Does the same with a LLaMA.
 torch::Tensor generate(LLaMA& model, const torch::Tensor& prompt,
+                       const GenerationOptions& options = {});
+/// Does the same with a mixture of experts, which keeps no keys and values: experts that are full
+/// may choose otherwise for earlier tokens when a row grows.
+torch::Tensor generate(MixtureGPT& model, const torch::Tensor& prompt,
                        const GenerationOptions& options = {});
 
 /// Returns the probabilities from which the next token is drawn, [batch, vocabulary], of logits of

@@ -94,6 +94,8 @@ class MixtureGPTImpl : public torch::nn::Module {
   /// Maps tokens [batch, sequence], int64, to logits [batch, sequence, vocabulary]. The balance
   /// loss is the sum over the mixtures.
   MixtureOutput forward(const torch::Tensor& tokens);
+  /// Returns the maximum number of tokens of a row.
+  std::int64_t sequence() const { return sequence_; }
 
  private:
   std::int64_t sequence_;

@@ -4,6 +4,7 @@
 #include "examples/bert/classify.h"
 #include "examples/bert/pretrained_folder.h"
 #include "examples/bert/pretraining.h"
+#include "examples/training.h"
 #include <trireme/comm/collectives.h>
 #include <trireme/data/dataset_views.h>
 #include <trireme/trireme.h>
@@ -16,28 +17,9 @@
 
 namespace data = trireme::data;
 
-struct Options : examples::PretrainingOptions {
+struct Options : examples::PretrainingOptions, examples::PlanOptions {
   std::string run;
-  int zero = 0;
-  int tensor = 1;
-  int stages = 1;
-  std::int64_t micro_batches = 1;
 };
-
-// The axes that the options ask for, with the remaining ranks along `data`.
-trireme::Plan plan_for(const Options& options, const torch::nn::Module& network, int ranks) {
-  trireme::Plan plan;
-  plan.zero_level = options.zero;
-  plan.micro_batches = options.micro_batches;
-  if (options.stages == 1 && options.tensor == 1) return plan;
-  if (options.stages > 1) plan.mesh.push_back({"pipe", options.stages});
-  plan.mesh.push_back({"data", ranks / options.stages / options.tensor});
-  if (options.tensor > 1) {
-    plan.mesh.push_back({"tensor", options.tensor});
-    plan.layouts = trireme::transformer_layouts(network);
-  }
-  return plan;
-}
 
 // Returns the loss of the validation.
 double train(const Options& options, const trireme::World& world, const data::BertPairs& pairs,
@@ -45,14 +27,14 @@ double train(const Options& options, const trireme::World& world, const data::Be
              models::BERT& network) {
   const auto optimizer =
       examples::make_optimizer(*network, options.optimizer, options.learning_rate);
-  const trireme::Plan plan = plan_for(options, *network, world.size);
+  const trireme::Plan plan = examples::plan_for(options, *network, world.group);
   trireme::Model model(
       [&](const data::Batch& batch) { return examples::pretraining_loss(network, batch); },
       network.ptr(), *optimizer,
       {.group = world.group, .plan = plan, .clip_norm = options.clip_norm, .deterministic = 1});
 
-  const std::int64_t parts = trireme::data_part(plan, world.group).count * options.micro_batches;
-  const std::int64_t steps_in_epoch = std::max<std::int64_t>(1, training.batches() / parts);
+  const std::int64_t steps_in_epoch =
+      std::max<std::int64_t>(1, training.batches() / examples::batches_of_step(model));
   const std::int64_t steps = options.epochs * steps_in_epoch;
   trireme::LearningRate rate(*optimizer, examples::warm_up_and_decay(options.learning_rate, steps));
   trireme::LossMonitor monitor(std::max<std::int64_t>(1, steps_in_epoch / 2));
@@ -102,22 +84,10 @@ int main(int argc, char** argv) {
   Options options;
   examples::ClassifyOptions classify;
   CLI::App app("Pre-trains a BERT on pairs of sentences, or fine-tunes one on texts with labels");
-  add_options(app, options);
+  add_options(app, static_cast<examples::PretrainingOptions&>(options));
+  add_options(app, static_cast<examples::PlanOptions&>(options));
   app.add_option("--run", options.run,
                  "Folder for checkpoints, records and the network; a second start goes on");
-  app.add_option("--zero", options.zero, "ZeRO level")
-      ->check(CLI::Range(0, 3))
-      ->capture_default_str();
-  app.add_option("--tensor", options.tensor, "Ranks that a layer is cut among")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--stages", options.stages,
-                 "Cuts the network into so many stages, each on a rank of its own")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--micro-batches", options.micro_batches, "Batches that make one step")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
   app.add_option("--classify", classify.file, "Fine-tune on lines of label<TAB>text instead")
       ->check(CLI::ExistingFile);
   app.add_option("--from", classify.from, "Folder of a pre-trained BERT, with --classify")

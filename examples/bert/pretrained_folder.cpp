@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/bert/pretrained_folder.h"
+#include "examples/json_file.h"
 #include <models/pretrained.h>
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/checkpoint/distributed_checkpoint.h>
 #include <trireme/checkpoint/safetensors.h>
-
-#include <nlohmann/json.hpp>
 
 #include <fstream>
 #include <iterator>
@@ -23,14 +22,6 @@ constexpr const char* kWeights = "model.safetensors";
 std::string read_all(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-json read_json(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  json content = json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (content.is_object()) return content;
-  throw trireme::DataError(path.string() + " is missing or no JSON object",
-                           "give a folder that examples/bert or Hugging Face's transformers wrote");
 }
 
 }  // namespace
@@ -80,11 +71,7 @@ void write_weights(const std::filesystem::path& folder, const torch::nn::Module&
 models::BERTOptions read_options(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   const json config = read_json(path);
-  const auto number = [&](const char* name) {
-    const auto found = config.find(name);
-    if (found != config.end() && found->is_number_integer()) return found->get<std::int64_t>();
-    throw trireme::DataError(path.string() + " has no number " + name, "give the folder of a BERT");
-  };
+  const auto number = [&](const char* name) { return number_in(config, name, path); };
   const models::BERTOptions options{.vocabulary = number("vocab_size"),
                                     .sequence = number("max_position_embeddings"),
                                     .segments = number("type_vocab_size"),

@@ -2,10 +2,9 @@
 // Trains a residual network (ResNet-20) on the 60,000 images of Fashion-MNIST, over as many
 // processes as it is started with, and tests it on the other 10,000 after each epoch.
 #include "examples/channels_last.h"
-#include "examples/first_samples.h"
+#include "examples/images.h"
 #include <models/resnet.h>
 #include <trireme/checkpoint/checkpoint.h>
-#include <trireme/data/mnist.h>
 #include <trireme/report/number.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/learning_rate.h>
@@ -47,14 +46,6 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--resume", options.resume, "Go on from the newest checkpoint")->needs(checkpoint);
 }
 
-data::DataLoader images(const Options& options, data::Split split) {
-  const auto all = data::mnist(options.folder, split);
-  data::DataLoader loader(examples::first_samples(all, options.limit));
-  if (split == data::Split::kTrain) loader.shuffle(1).map("image", data::random_horizontal_flip());
-  loader.map("image", data::rescale(1 / 255.0)).map("image", data::normalize({0.2860}, {0.3530}));
-  return loader;
-}
-
 // One cycle: up to the highest rate over the first fifth, then down to nothing along half a cosine.
 double one_cycle(const trireme::StepContext& step, double highest) {
   const auto total = static_cast<double>(step.run.last_epoch * step.run.steps_in_epoch);
@@ -69,9 +60,9 @@ void run(const Options& options) {
   at::globalContext().setFlushDenormal(true);
   torch::manual_seed(1);
 
-  auto training = images(options, data::Split::kTrain);
+  auto training = examples::fashion_images(options.folder, data::Split::kTrain, options.limit);
   training.batch(options.batch).prefetch(4);
-  auto test = images(options, data::Split::kTest);
+  auto test = examples::fashion_images(options.folder, data::Split::kTest, options.limit);
   test.batch(100).prefetch(4);
 
   auto network = models::resnet20(/*classes=*/10, /*channels=*/1);

@@ -3,6 +3,7 @@
 // over as many processes as it is started with: validation, checkpoints, learning rates, records.
 #include "examples/channels_last.h"
 #include "examples/first_samples.h"
+#include "examples/images.h"
 #include "examples/resnet50_cifar10/options.h"
 #include <models/resnet.h>
 #include <trireme/data/cifar.h>
@@ -16,41 +17,22 @@
 namespace data = trireme::data;
 using examples::Options;
 
-// Pictures that can be learned without a data set: noise, whose three colours are as bright as the
-// three digits of the class to the base of 3.
-std::shared_ptr<const data::Dataset> pictures(std::int64_t count, std::uint64_t seed) {
-  return data::generator(count, {"image", "label"}, [seed](std::int64_t index) {
-    data::Random random(seed, /*pass=*/0, static_cast<std::uint64_t>(index), /*operation=*/0);
-    const std::int64_t label = index % 10;
-    const at::Tensor image = torch::empty({3, 32, 32}, torch::kByte);
-    auto* pixel = image.mutable_data_ptr<std::uint8_t>();
-    for (const std::int64_t digit : {label / 9, label / 3 % 3, label % 3}) {
-      const std::int64_t least = 64 * digit;
-      for (int i = 0; i < 32 * 32; ++i) {
-        *pixel++ = static_cast<std::uint8_t>(least + random.below(128));
-      }
-    }
-    return std::vector<at::Tensor>{image, torch::tensor(label)};
-  });
-}
-
-data::DataLoader images(const Options& options, data::Split split, const trireme::World& world) {
+data::DataLoader images(const Options& options, data::Split split, const trireme::Model& model) {
   const bool is_training = split == data::Split::kTrain;
-  const auto all = options.synthetic > 0 ? pictures(options.synthetic, is_training ? 1 : 2)
-                                         : data::cifar10(options.folder, split);
-  const std::int64_t most = options.steps * options.batch * world.size;
+  const auto all = options.synthetic > 0
+                       ? examples::pictures(options.synthetic, is_training ? 1 : 2)
+                       : data::cifar10(options.folder, split);
+  const std::int64_t most = options.steps * options.batch * examples::batches_of_step(model);
   data::DataLoader loader(examples::first_samples(all, most));
   if (is_training) {
     options.shuffle_buffer > 0 ? loader.shuffle_buffer(options.shuffle_buffer, /*seed=*/1)
                                : loader.shuffle(/*seed=*/1);
-    loader.shard({.index = world.rank, .count = world.size})
-        .map("image", data::random_crop(32, 32, 4))
+    examples::shard(loader, model, data::Remainder::kWrap);
+    loader.map("image", data::random_crop(32, 32, 4))
         .map("image", data::random_horizontal_flip())
         .repeat(options.repeat);
   } else {
-    loader.shard({.index = world.rank,
-                  .count = world.size,
-                  .remainder = data::Remainder::kUneven});  // no image counts twice
+    examples::shard(loader, model, data::Remainder::kUneven);  // no image counts twice
   }
   loader.map("image", data::resize(options.image_size, options.image_size))
       .map("image", data::rescale(1 / 255.0));
@@ -84,17 +66,17 @@ void print(const trireme::Evaluation& result, const trireme::TopK& top) {
 void run(const Options& options) {
   const auto world = trireme::init();
   torch::manual_seed(1);
-  const data::DataLoader training = images(options, data::Split::kTrain, world);
-  const data::DataLoader test = images(options, data::Split::kTest, world);
-
   auto network = options.network == examples::Network::kResNet50 ? models::resnet50(/*classes=*/10)
                                                                  : models::resnet20();
   examples::use_channels_last(*network);
   torch::optim::SGD optimizer(network->parameters(),
                               torch::optim::SGDOptions(options.learning_rate).momentum(0.9));
   trireme::TopK top(5);
+  const trireme::Plan plan = examples::plan_for(options, *network, world.group);
   trireme::Model model(network, trireme::CrossEntropy(), optimizer,
-                       {.group = world.group, .metrics = {top}});
+                       {.group = world.group, .plan = plan, .metrics = {top}});
+  const data::DataLoader training = images(options, data::Split::kTrain, model);
+  const data::DataLoader test = images(options, data::Split::kTest, model);
 
   const trireme::checkpoint::SaveOptions newest{
       .folder = options.run, .prefix = "resnet", .keep = 3};
@@ -108,7 +90,8 @@ void run(const Options& options) {
     }
   }
 
-  trireme::LearningRate schedule(optimizer, rates(options, training.batches()));
+  trireme::LearningRate schedule(optimizer,
+                                 rates(options, training.batches() / plan.micro_batches));
   trireme::LossMonitor loss_monitor(options.every_steps);
   trireme::TimeMonitor time_monitor;
   trireme::LambdaCallback validation({.evaluation_end = [&](const auto& end) {

@@ -2,6 +2,8 @@
 // The command line of the example.
 #pragma once
 
+#include "examples/training.h"
+
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
@@ -15,7 +17,7 @@ namespace examples {
 enum class Network { kResNet50, kResNet20 };
 enum class Rates { kConstant, kCosine };
 
-struct Options {
+struct Options : PlanOptions {
   std::filesystem::path folder;
   std::int64_t synthetic = 0;
   Network network = Network::kResNet50;
@@ -86,6 +88,7 @@ inline std::optional<int> read_options(int argc, char** argv, Options& options) 
   add_data(app, options);
   add_training(app, options);
   add_records(app, options);
+  add_options(app, options);
   try {
     app.parse(argc, argv);
     if (options.folder.empty() && options.synthetic == 0) {

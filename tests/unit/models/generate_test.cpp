@@ -128,6 +128,27 @@ TEST(Generate, TakesTheLikeliestTokenAtATemperatureOf0) {
   EXPECT_TRUE(row.equal(expected));
 }
 
+// Experts that are full make the logits of a token depend on later ones, so all are computed again.
+TEST(Generate, ContinuesWithMixturesOfExperts) {
+  torch::manual_seed(5);
+  GPTOptions gpt = trireme::test::small_gpt();
+  gpt.sequence = 16;
+  MixtureGPT net(MixtureOptions{.gpt = gpt, .experts = 4, .counts_tokens = true});
+  const auto prompt = torch::randint(50, {2, 4});
+  const auto rows = generate(net, prompt, {.tokens = 20, .temperature = 0});
+  EXPECT_TRUE(net->is_training());
+  EXPECT_EQ(net->named_buffers()["blocks.1.mixture.tokens_taken"].sum().item<std::int64_t>(), 0);
+  net->eval();
+  torch::Tensor expected = prompt;
+  for (std::int64_t begin = 0; expected.size(1) < 24;) {
+    if (expected.size(1) - begin > 16) begin = expected.size(1) - 8;
+    const auto seen = expected.narrow(1, begin, expected.size(1) - begin);
+    const auto next = net->forward(seen).output.select(1, -1).argmax(-1, /*keepdim=*/true);
+    expected = torch::cat({expected, next}, 1);
+  }
+  EXPECT_TRUE(rows.equal(expected));
+}
+
 TEST(Generate, DrawsByTheSeed) {
   GPT net = seeded_gpt();
   const auto prompt = torch::randint(50, {1, 4});
