@@ -278,7 +278,7 @@ std::shared_ptr<const CallOutcome> DryRun::Impl::outcome_of(const c10::OperatorH
   // The answer depends on which tensors are compared, and out= on what has the right shape.
   const bool is_kept = mode == Mode::kInstead && !facts.has_out && !is_answered(op, facts);
   std::optional<CallWords> words;
-  if (is_kept) words = words_of(facts, scan, arguments, plan);
+  if (is_kept) words = words_of(op, scan, arguments, plan);
   if (words) {
     if (auto known_call = known_calls.find(*words)) return known_call;
   }

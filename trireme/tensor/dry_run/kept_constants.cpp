@@ -95,7 +95,7 @@ bool KeptConstants::take(const c10::OperatorHandle& op, const OperatorFacts& fac
   const Below below;
   const c10::ArrayRef<c10::IValue> arguments(stack.data() + (stack.size() - facts.num_arguments),
                                              facts.num_arguments);
-  std::optional<CallWords> words = words_of(facts, scan, arguments, nullptr);
+  std::optional<CallWords> words = words_of(op, scan, arguments, nullptr);
   if (!words || !append_values_of_all(scan, *words)) return false;
   words->push_back(static_cast<std::uint64_t>(c10::get_default_dtype_as_scalartype()));
   auto found = results_.find(*words);

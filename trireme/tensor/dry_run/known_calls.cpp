@@ -99,13 +99,14 @@ void append_input(const InputSlot& input, CallWords& words) {
 
 }  // namespace
 
-std::optional<CallWords> words_of(const OperatorFacts& facts, const Scan& scan,
+std::optional<CallWords> words_of(const c10::OperatorHandle& op, const Scan& scan,
                                   c10::ArrayRef<c10::IValue> arguments,
                                   const PlannedLayouts* plan) {
   CallWords words;
   constexpr std::size_t kUsual = 64;
   words.reserve(kUsual);
-  words.push_back(static_cast<std::uint64_t>(facts.index));
+  // The schema of an operator has one address as long as the operator is registered.
+  words.push_back(reinterpret_cast<std::uintptr_t>(&op.schema()));
   words.push_back(reinterpret_cast<std::uintptr_t>(plan));
   for (const InputSlot& input : scan.inputs) append_input(input, words);
   ArgumentWords others(words);

@@ -38,7 +38,7 @@ using CallWords = std::vector<std::uint64_t>;
 
 /// Returns the words of a call; std::nullopt if an argument is of a type that is not compared.
 /// @param plan the layouts of a plan that apply to the call; may be null.
-std::optional<CallWords> words_of(const OperatorFacts& facts, const Scan& scan,
+std::optional<CallWords> words_of(const c10::OperatorHandle& op, const Scan& scan,
                                   c10::ArrayRef<c10::IValue> arguments, const PlannedLayouts* plan);
 
 /// Hashes words, for unordered containers.
