@@ -5,25 +5,68 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <unordered_map>
-#include <unordered_set>
 
 namespace trireme::predict {
 namespace {
+
+// What a walk knows about a call.
+struct Note {
+  std::uint64_t walk = 0;      // the walk that it belongs to
+  double bytes = 0;            // of the result here
+  int region = -1;             // of recomputed calls
+  int last_read = -1;          // the last call that reads the result
+  int last_forward_read = -1;  // the same of forward
+  bool is_read_by_backward = false;
+  bool is_region_input = false;
+  bool is_own = false;       // of the stage
+  bool is_received = false;  // of another stage, and its result has come
+  bool is_live = false;      // the result has memory
+};
+
+// Notes by call. Each thread keeps one vector for all of its walks, because a stage of many has few
+// of the calls of a record.
+class Notes {
+ public:
+  explicit Notes(const ModuleRecord& record) : record_(record) {
+    thread_local std::vector<Note> of_thread;
+    thread_local std::uint64_t num_walks = 0;
+    of_thread.resize(std::max(of_thread.size(), record.calls.size()));
+    notes_ = of_thread.data();
+    walk_ = ++num_walks;
+  }
+
+  Note& operator[](int call) {
+    Note& note = notes_[static_cast<std::size_t>(call)];
+    if (note.walk != walk_) note = {.walk = walk_, .bytes = record_.call(call).result_bytes};
+    return note;
+  }
+
+ private:
+  const ModuleRecord& record_;
+  Note* notes_ = nullptr;
+  std::uint64_t walk_ = 0;
+};
 
 class MemoryWalk {
  public:
   MemoryWalk(const ModuleRecord& record, const StageWork& stage, GradientMemory gradients,
              CachingAllocator* allocator)
-      : record_(record), stage_(stage), gradients_(gradients), allocator_(allocator) {
+      : record_(record),
+        stage_(stage),
+        gradients_(gradients),
+        allocator_(allocator),
+        notes_(record),
+        is_rebuilt_(stage.regions.size(), false) {
+    // A stage receives only those bytes of other stages that it reads.
+    for (const auto& [call, bytes] : stage.received) notes_[call].bytes = bytes;
     for (std::size_t i = 0; i < stage.regions.size(); ++i) {
       for (int call = stage.regions[i].first; call <= stage.regions[i].last; ++call) {
-        region_of_.emplace(call, i);
+        notes_[call].region = static_cast<int>(i);
       }
     }
     for (const auto* calls : {&stage.forward, &stage.backward}) {
       for (const int call : *calls) {
-        own_.insert(call);
+        notes_[call].is_own = true;
         for (const int read : record.call(call).reads) note_read(read, call);
       }
     }
@@ -70,72 +113,69 @@ class MemoryWalk {
   bool is_forward(int call) const { return call < record_.num_forward; }
 
   void note_read(int read, int reader) {
-    last_read_[read] = std::max(last_read_.contains(read) ? last_read_[read] : reader, reader);
+    Note& note = notes_[read];
+    note.last_read = std::max(note.last_read, reader);
     if (!is_forward(reader)) {
-      read_by_backward_.insert(read);
+      note.is_read_by_backward = true;
       return;
     }
-    int& last = last_forward_read_[read];
-    last = std::max(last, reader);
+    note.last_forward_read = std::max(note.last_forward_read, reader);
     // Regions read their inputs again when they are recomputed.
-    const auto region = region_of_.find(reader);
-    if (region == region_of_.end()) return;
-    const auto own = region_of_.find(read);
-    if (own == region_of_.end() || own->second != region->second) region_inputs_.insert(read);
+    const int region = notes_[reader].region;
+    if (region >= 0 && note.region != region) note.is_region_input = true;
   }
 
   // Whether forward keeps the result of a call for backward.
-  bool is_kept(int call) const {
-    if (region_inputs_.contains(call)) return true;
-    return read_by_backward_.contains(call) && !region_of_.contains(call) &&
-           !record_.call(call).is_rematerialized;
-  }
-
-  // The bytes of a result here: a stage receives only those of other stages that it reads.
-  double bytes_of(int call) const {
-    const auto received = stage_.received.find(call);
-    return received == stage_.received.end() ? record_.call(call).result_bytes : received->second;
+  bool is_kept(int call) {
+    const Note& note = notes_[call];
+    if (note.is_region_input) return true;
+    return note.is_read_by_backward && note.region < 0 && !record_.call(call).is_rematerialized;
   }
 
   void make(int call) {
-    const double bytes = bytes_of(call);
-    if (bytes <= 0 || !live_.insert(call).second) return;
-    now_ += bytes;
-    if (allocator_ != nullptr) allocator_->allocate(call, bytes);
+    Note& note = notes_[call];
+    if (note.bytes <= 0 || note.is_live) return;
+    note.is_live = true;
+    made_.push_back(call);
+    now_ += note.bytes;
+    if (allocator_ != nullptr) allocator_->allocate(call, note.bytes);
   }
 
   // Results of other stages arrive when they are read first.
   void receive(int reader) {
     for (const int read : record_.call(reader).reads) {
-      if (!own_.contains(read) && received_.insert(read).second) make(read);
+      Note& note = notes_[read];
+      if (note.is_own || note.is_received) continue;
+      note.is_received = true;
+      make(read);
     }
   }
 
   void drop(int call) {
-    if (live_.erase(call) == 0) return;
-    now_ -= bytes_of(call);
+    Note& note = notes_[call];
+    if (!note.is_live) return;
+    note.is_live = false;
+    now_ -= note.bytes;
     if (allocator_ != nullptr) allocator_->free(call);
   }
 
   void free_after_forward(int call, int reader) {
-    if (is_kept(call)) return;
-    const auto last = last_forward_read_.find(call);
     // The result of a stage is passed on and freed.
-    if (last == last_forward_read_.end() || last->second <= reader) drop(call);
+    if (!is_kept(call) && notes_[call].last_forward_read <= reader) drop(call);
   }
 
   void free_after_backward(int call, int reader) {
-    const auto last = last_read_.find(call);
-    if (last == last_read_.end() || last->second <= reader) drop(call);
+    if (notes_[call].last_read <= reader) drop(call);
   }
 
   // Makes again what backward reads of a region, at its first call.
   void rebuild(int forward_call) {
-    const auto region = region_of_.find(forward_call);
-    if (region == region_of_.end() || !rebuilt_.insert(region->second).second) return;
-    const RecomputedRegion& calls = stage_.regions[region->second];
+    const int region = notes_[forward_call].region;
+    if (region < 0 || is_rebuilt_[static_cast<std::size_t>(region)]) return;
+    is_rebuilt_[static_cast<std::size_t>(region)] = true;
+    const RecomputedRegion& calls = stage_.regions[static_cast<std::size_t>(region)];
     for (int call = calls.first; call <= calls.last; ++call) {
-      if (read_by_backward_.contains(call) && !record_.call(call).is_rematerialized) make(call);
+      if (notes_[call].is_read_by_backward && !record_.call(call).is_rematerialized) make(call);
     }
   }
 
@@ -167,9 +207,14 @@ class MemoryWalk {
     note_peak(stage_.backward.back(), memory.backward_peak, memory);
   }
 
-  std::vector<std::pair<std::string, double>> modules() const {
+  std::vector<std::pair<std::string, double>> modules() {
     std::map<std::string, double> bytes;
-    for (const int call : live_) bytes[record_.call(call).module] += bytes_of(call);
+    std::ranges::sort(made_);  // a result that was made again is there twice
+    const auto equal = std::ranges::unique(made_);
+    made_.erase(equal.begin(), equal.end());
+    for (const int call : made_) {
+      if (notes_[call].is_live) bytes[record_.call(call).module] += notes_[call].bytes;
+    }
     std::vector<std::pair<std::string, double>> sorted(bytes.begin(), bytes.end());
     std::ranges::stable_sort(sorted, std::ranges::greater(),
                              [](const auto& item) { return item.second; });
@@ -180,15 +225,9 @@ class MemoryWalk {
   const StageWork& stage_;
   const GradientMemory gradients_;
   CachingAllocator* const allocator_;
-  std::unordered_map<int, std::size_t> region_of_;  // by call of forward
-  std::unordered_map<int, int> last_read_;
-  std::unordered_map<int, int> last_forward_read_;
-  std::unordered_set<int> read_by_backward_;
-  std::unordered_set<int> region_inputs_;
-  std::unordered_set<int> own_;       // calls of the stage
-  std::unordered_set<int> received_;  // calls of other stages whose results it got
-  std::unordered_set<int> live_;
-  std::unordered_set<std::size_t> rebuilt_;
+  Notes notes_;
+  std::vector<bool> is_rebuilt_;  // by region
+  std::vector<int> made_;         // calls whose results were made in forward
   double now_ = 0;
   double made_gradients_ = 0;  // of parameters
   double highest_ = 0;

@@ -9,6 +9,8 @@
 #include <trireme/search/choice_limits.h>
 #include <trireme/search/record_table.h>
 #include <trireme/search/training/repeated_modules.h>
+#include <trireme/search/uneven_stages.h>
+#include <trireme/tensor/dry_run/kept_constants.h>
 
 #include <c10/util/Exception.h>
 
@@ -47,6 +49,9 @@ class Search {
 
   SearchResult run() {
     result_.memory_limit = memory_limit();
+    largest_limit_ = constraints_.memory_gib > 0
+                         ? result_.memory_limit
+                         : kUsable * device_with(true).memory_gib * cluster::kGiB;
     const ChoiceLimits limits = choice_limits(training_, ranks_, cluster_, constraints_,
                                               result_.memory_limit, records_, bounds_);
     result_.without_tensor = limits.without_tensor;
@@ -65,20 +70,28 @@ class Search {
     return make_plan(choice, training_.base, records_.layouts(choice.shared), repeated_);
   }
 
-  double memory_limit() const {
-    const cluster::DeviceKind* smallest = nullptr;
+  const cluster::DeviceKind& device_with(bool is_most_memory) const {
+    const cluster::DeviceKind* found = nullptr;
     for (const cluster::Hosts& hosts : cluster_.hosts) {
       const cluster::DeviceKind& kind = cluster_.device(hosts.device);
-      if (smallest == nullptr || kind.memory_gib < smallest->memory_gib) smallest = &kind;
+      const bool has_more = found == nullptr || kind.memory_gib > found->memory_gib;
+      if (found == nullptr ||
+          (kind.memory_gib != found->memory_gib && has_more == is_most_memory)) {
+        found = &kind;
+      }
     }
+    return *found;
+  }
+
+  // Of the smallest device.
+  double memory_limit() const {
+    const cluster::DeviceKind* const smallest = &device_with(false);
     const double there = smallest->memory_gib;
     if (constraints_.memory_gib > there) {
       throw UsageError(join_message("memory_gib=", constraints_.memory_gib, " is more than the ",
                                     there, " GiB of a device of kind ", smallest->name),
                        "give at most what a device has, or leave it out for 92 % of it");
     }
-    // What the libraries and the allocator of a device need is not predicted.
-    constexpr double kUsable = 0.92;
     return (constraints_.memory_gib > 0 ? constraints_.memory_gib : kUsable * there) *
            cluster::kGiB;
   }
@@ -114,7 +127,7 @@ class Search {
       const auto bounds = bounds_of(choice);
       if (!bounds) continue;
       const Ranked ranked = {.choice = choice, .bounds = *bounds};
-      if (ranked.bounds.least_memory > result_.memory_limit) {
+      if (ranked.bounds.least_memory > largest_limit_) {
         ++result_.too_large;
         if (smallest_unpredicted_.empty() ||
             ranked.bounds.memory < smallest_unpredicted_.front().bounds.memory) {
@@ -127,7 +140,7 @@ class Search {
     // Predictions of memory are about as far off as this.
     constexpr double kTolerance = 1.1;
     std::ranges::stable_sort(small, {}, [&](const Ranked& each) {
-      return std::pair(each.bounds.memory > kTolerance * result_.memory_limit, each.bounds.seconds);
+      return std::pair(each.bounds.memory > kTolerance * largest_limit_, each.bounds.seconds);
     });
     order_ = std::move(small);
   }
@@ -160,8 +173,7 @@ class Search {
 
   bool is_probably_too_large(const Ranked& each) const {
     const auto found = memory_factors_.find({each.choice.schedule, each.choice.recomputed > 0});
-    return found != memory_factors_.end() &&
-           each.bounds.memory * found->second > result_.memory_limit;
+    return found != memory_factors_.end() && each.bounds.memory * found->second > largest_limit_;
   }
 
   void predict_unless_excluded(const Ranked& each) {
@@ -223,8 +235,14 @@ class Search {
 
   // Predicts one plan, if it can be carried out.
   std::optional<Candidate> predicted(const Choice& choice, const ModuleRecord& record) {
+    auto candidate = predicted(plan_of(choice), choice, record);
+    if (choice.pipe == 1 || has_one_kind_) return candidate;
+    return with_uneven_stages(std::move(candidate), choice, record);
+  }
+
+  std::optional<Candidate> predicted(Plan plan, const Choice& choice, const ModuleRecord& record) {
     Candidate candidate = {
-        .plan = plan_of(choice), .rows = choice.rows, .recomputed = choice.recomputed};
+        .plan = std::move(plan), .rows = choice.rows, .recomputed = choice.recomputed};
     const auto problems =
         plan_problems(candidate.plan,
                       {.ranks = static_cast<int>(choice.pipe * choice.data * choice.shared.size()),
@@ -239,8 +257,53 @@ class Search {
       refuse(error.what());
       return {};
     }
-    candidate.fits = candidate.prediction.peak_memory() <= result_.memory_limit;
+    candidate.fits = fits(candidate);
     return candidate;
+  }
+
+  // Returns whether the ranks of each stage have the memory.
+  bool fits(Candidate& candidate) const {
+    if (has_one_kind_) return candidate.prediction.peak_memory() <= result_.memory_limit;
+    bool all_fit = true;
+    for (const StageDevices& devices : devices_of_stages(candidate.plan, cluster_)) {
+      const double limit =
+          constraints_.memory_gib > 0 ? result_.memory_limit : kUsable * devices.memory_bytes;
+      const double needed = candidate.prediction.memory[candidate.devices.size()].total();
+      candidate.devices.push_back({.kind = devices.slowest, .memory_limit = limit});
+      all_fit = all_fit && needed <= limit;
+    }
+    return all_fit;
+  }
+
+  static bool is_better(const Candidate& one, const Candidate& other) {
+    if (one.fits != other.fits) return one.fits;
+    return one.fits ? one.prediction.step_seconds < other.prediction.step_seconds
+                    : one.prediction.peak_memory() < other.prediction.peak_memory();
+  }
+
+  // Returns the plan with the best stages that are found: those of equal work, or stages by the
+  // speed and the memory of their devices, and then whatever moving a boundary improves.
+  std::optional<Candidate> with_uneven_stages(std::optional<Candidate> best, const Choice& choice,
+                                              const ModuleRecord& record) {
+    if (!best) return best;
+    const Plan even = best->plan;
+    const UnevenStages uneven(record, even, cluster_, training_.options, repeated_, kUsable);
+    const auto improves = [&](const Stages& stages) {
+      Plan plan = even;
+      plan.stages = stages;
+      auto candidate = predicted(std::move(plan), choice, record);
+      if (!candidate || !is_better(*candidate, *best)) return false;
+      best = std::move(candidate);
+      return true;
+    };
+    const Stages by_devices = uneven.by_devices();
+    if (by_devices.empty()) return best;
+    improves(by_devices);
+    constexpr int kMostMoves = 8;
+    for (int move = 0; move < kMostMoves && !best->plan.stages.empty(); ++move) {
+      if (std::ranges::none_of(uneven.neighbours(best->plan.stages), improves)) break;
+    }
+    return best;
   }
 
   void predict_choice(const Ranked& ranked) {
@@ -409,6 +472,8 @@ class Search {
     }
   }
 
+  // What the libraries and the allocator of a device need is not predicted.
+  static constexpr double kUsable = 0.92;
   static constexpr std::int64_t kPatienceOfOne = 8;
 
   const Training& training_;
@@ -419,6 +484,10 @@ class Search {
   Clock::time_point begin_ = Clock::now();
   Clock::time_point predictions_begin_ = begin_;  // records and bounds are before it
   std::vector<RepeatedModules> repeated_;
+  bool has_one_kind_ = std::ranges::all_of(cluster_.hosts, [&](const auto& each) {
+    return each.device == cluster_.hosts.front().device;
+  });
+  double largest_limit_ = 0;  // bytes that a rank on the device with most memory may use
   RecordTable& records_;
   BoundTable bounds_;
   std::vector<Ranked> order_;
@@ -469,6 +538,7 @@ SearchResult find_plan(const Training& training, std::int64_t ranks,
   }
   const cluster::Cluster devices = cluster.with_ranks(ranks);
   cluster::check_cluster(devices);
+  const tensor::KeptConstants constants;  // of all records
   RecordTable records(training, ranks, devices);
   return Search(training, ranks, devices, constraints, options, records).run();
 }

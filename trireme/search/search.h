@@ -28,6 +28,12 @@ struct SearchOptions {
   std::int64_t most_best = 10;  ///< number of plans that SearchResult::best keeps
 };
 
+/// The devices of the ranks with one coordinate along `pipe`.
+struct CandidateDevices {
+  std::string kind;         ///< name of the slowest kind among them
+  double memory_limit = 0;  ///< bytes that each may use
+};
+
 /// A plan with its prediction.
 struct Candidate {
   Plan plan;
@@ -35,6 +41,8 @@ struct Candidate {
   std::int64_t recomputed = 0;  ///< number of repeated modules that are recomputed
   predict::Prediction prediction;
   bool fits = false;  ///< within the memory of devices and Constraints::memory_gib
+  /// By coordinate along `pipe`; empty if the devices of the cluster are of one kind.
+  std::vector<CandidateDevices> devices{};
 };
 
 struct SearchResult {
@@ -44,7 +52,7 @@ struct SearchResult {
   std::optional<Candidate> smallest;
   /// The same training on one device; without a value if there is no valid plan for it.
   std::optional<Candidate> one_device;
-  double memory_limit = 0;      ///< bytes that a rank may use
+  double memory_limit = 0;      ///< bytes that a rank may use, on the smallest device
   double lower_bound = 0;       ///< no plan of the search takes less time, in seconds
   std::int64_t considered = 0;  ///< plans that the constraints allow
   /// Of these: do not fit by their parameters and optimizer alone, or did not with fewer rows.

@@ -12,11 +12,16 @@ namespace {
 
 nlohmann::ordered_json json_of(const Candidate& candidate) {
   PlanSettings settings = {.plan = candidate.plan};
-  return {{"plan_toml", config::Configuration(settings).to_toml()},
-          {"rows", candidate.rows},
-          {"recomputed", candidate.recomputed},
-          {"fits", candidate.fits},
-          {"prediction", nlohmann::ordered_json::parse(to_json(candidate.prediction))}};
+  nlohmann::ordered_json json = {
+      {"plan_toml", config::Configuration(settings).to_toml()},
+      {"rows", candidate.rows},
+      {"recomputed", candidate.recomputed},
+      {"fits", candidate.fits},
+      {"prediction", nlohmann::ordered_json::parse(to_json(candidate.prediction))}};
+  for (const CandidateDevices& devices : candidate.devices) {
+    json["devices"].push_back({{"kind", devices.kind}, {"memory_limit", devices.memory_limit}});
+  }
+  return json;
 }
 
 }  // namespace

@@ -164,6 +164,28 @@ void write_one_device(TextWriter& text, const SearchResult& result) {
   }
 }
 
+// The module with which each stage after the first one begins; empty for stages of equal work.
+std::string stages_text(const Plan& plan) {
+  if (plan.stages.empty()) return "stages of equal work";
+  return "stages begin at " +
+         list_text(plan.stages, ", ", [](const auto& stage) { return stage.first; });
+}
+
+// What each part of a cluster of several kinds of devices does.
+void write_devices(TextWriter& text, const Candidate& candidate) {
+  if (candidate.devices.empty()) return;
+  text << "devices of several kinds";
+  if (candidate.devices.size() > 1) text << "; " << stages_text(candidate.plan);
+  text << '\n';
+  std::vector<Row> rows = {{{"pipe", "device", "memory", "of"}}};
+  for (std::size_t rank = 0; rank < candidate.devices.size(); ++rank) {
+    rows.push_back({{join_message(rank), candidate.devices[rank].kind,
+                     bytes_as_text(candidate.prediction.memory[rank].total()),
+                     bytes_as_text(candidate.devices[rank].memory_limit)}});
+  }
+  text << table_of(rows);
+}
+
 void write_effort(TextWriter& text, const SearchResult& result) {
   text << "searched " << report::with_thousands(result.considered) << " plans in "
        << duration(result.seconds) << ": " << report::with_thousands(result.too_large)
@@ -236,6 +258,7 @@ std::string to_string(const SearchResult& result) {
   text << "memory of the largest rank " << bytes_as_text(prediction.peak_memory()) << " of "
        << bytes_as_text(result.memory_limit) << '\n';
   write_memory(text, prediction);
+  write_devices(text, fastest);
   text << advice(fastest) << "\n";
   write_one_device(text, result);
   text << "the best plans\n";

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace torch::nn {
@@ -31,8 +32,8 @@ struct ModuleDryRun {
   std::vector<tensor::DryRunCall> calls;  ///< of forward, then of backward
   std::size_t num_forward = 0;            ///< number of calls of forward
   std::vector<DryRunGradient> gradients;  ///< of the parameters that backward reaches
-  /// The calls along an axis, if that was asked for.
-  std::vector<tensor::CallAlongAxis> along_axis{};
+  /// The calls along an axis, if that was asked for (tensor::DryRun::calls_along_axis).
+  std::vector<std::shared_ptr<const tensor::CallAlongAxis>> along_axis{};
 };
 
 /// Returns the parameters of a module and then its buffers, each once.

@@ -43,13 +43,7 @@ bool matches_only(const std::string& pattern, const std::vector<std::string>& na
   });
 }
 
-// A group of parameters with the placements that it may have.
-struct Variable {
-  ParameterGroup group;
-  std::vector<std::size_t> tensors;  // positions in LaidOutModule::tensors
-  std::vector<Placement> options;    // the first is Replicate
-  double elements = 0;               // of the whole group
-};
+using Variable = LayoutVariable;
 
 std::vector<Variable> variables_of(const Training& training, const LaidOutModule& laid_out,
                                    std::int64_t ranks,
@@ -258,9 +252,9 @@ std::vector<ParameterGroup> parameter_groups(ConstModuleRef module,
   return groups;
 }
 
-FoundLayouts find_layouts(const Training& training, const cluster::Cluster& cluster,
-                          std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
-                          const std::vector<RepeatedModules>& repeated) {
+LayoutChoices layout_choices(const Training& training, const cluster::Cluster& cluster,
+                             std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
+                             const std::vector<RepeatedModules>& repeated) {
   Plan plan;
   plan.mesh = {{kDataAxis, ranks / tensor}, {"tensor", tensor}};
   plan.layouts = {{"*", {{"tensor", Replicate{}}}}};
@@ -268,14 +262,22 @@ FoundLayouts find_layouts(const Training& training, const cluster::Cluster& clus
   const detail::ModuleDryRun dry_run =
       detail::dry_run_module(laid_out.tensors, laid_out.layouts, loss_of_rows(training, rows), 0);
   const ModuleRecord record = make_record(laid_out, dry_run);
-  LayoutReplay replay(dry_run, laid_out, 0, seconds_of_calls(record, cluster),
-                      seconds_of_parameters(record, training, cluster));
-  const std::vector<Variable> variables = variables_of(training, laid_out, tensor, repeated);
+  return {.replay = LayoutReplay(dry_run, laid_out, 0, seconds_of_calls(record, cluster),
+                                 seconds_of_parameters(record, training, cluster)),
+          .variables = variables_of(training, laid_out, tensor, repeated),
+          .num_tensors = laid_out.tensors.size()};
+}
+
+FoundLayouts find_layouts(const Training& training, const cluster::Cluster& cluster,
+                          std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
+                          const std::vector<RepeatedModules>& repeated) {
+  LayoutChoices choices = layout_choices(training, cluster, ranks, tensor, rows, repeated);
+  const std::vector<Variable>& variables = choices.variables;
   FoundLayouts found = {.replicated_seconds =
-                            replay.seconds(std::vector<Placement>(laid_out.tensors.size()))};
+                            choices.replay.seconds(std::vector<Placement>(choices.num_tensors))};
   found.seconds = found.replicated_seconds;
   if (variables.empty()) return found;
-  Descent descent(replay, variables, laid_out.tensors.size());
+  Descent descent(choices.replay, variables, choices.num_tensors);
   descent.run([](const Variable&) { return std::size_t{0}; });
   descent.run([](const Variable&) { return std::size_t{1}; });
   descent.run([](const Variable& variable) { return variable.options.size() - 1; });

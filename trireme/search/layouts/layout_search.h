@@ -6,9 +6,11 @@
 #include <trireme/cluster/cluster.h>
 #include <trireme/graph/module_ref.h>
 #include <trireme/plan/parameter_layouts.h>
+#include <trireme/search/layouts/layout_replay.h>
 #include <trireme/search/training/repeated_modules.h>
 #include <trireme/search/training/training.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,6 +28,26 @@ struct ParameterGroup {
 /// Returns the groups of all parameters of a module, in the order of the module.
 std::vector<ParameterGroup> parameter_groups(ConstModuleRef module,
                                              const std::vector<RepeatedModules>& repeated);
+
+/// A group of parameters with the placements along `tensor` that it may have.
+struct LayoutVariable {
+  ParameterGroup group;
+  std::vector<std::size_t> tensors;  ///< positions among the parameters and buffers of the module
+  std::vector<Placement> options;    ///< the first is Replicate
+  double elements = 0;               ///< of the whole group
+};
+
+/// What find_layouts() chooses from, and the time that each choice takes.
+struct LayoutChoices {
+  LayoutReplay replay;
+  std::vector<LayoutVariable> variables;  ///< the largest first; groups without a choice left out
+  std::size_t num_tensors = 0;            ///< parameters and buffers of the module
+};
+
+/// Returns the choices of find_layouts(), which has the same parameters.
+LayoutChoices layout_choices(const Training& training, const cluster::Cluster& cluster,
+                             std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
+                             const std::vector<RepeatedModules>& repeated);
 
 /// Layouts of parameters along `tensor`.
 struct FoundLayouts {

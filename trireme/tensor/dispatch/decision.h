@@ -86,9 +86,9 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
 /// A call that can be decided again for other placements of its inputs along one axis. Along the
 /// other axes they are replicated.
 struct CallAlongAxis {
-  std::shared_ptr<const OperatorFacts> facts{};  ///< null for what is no call of an operator
-  const Rule* rule = nullptr;                    ///< null: the call can only be replicated
-  std::optional<Call> call{};                    ///< with its outputs
+  std::shared_ptr<const OperatorFacts> facts{};
+  const Rule* rule = nullptr;  ///< null: the call can only be replicated
+  std::optional<Call> call{};  ///< with its outputs
   DeviceMesh mesh{};
   int axis = 0;
 

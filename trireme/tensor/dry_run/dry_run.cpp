@@ -8,7 +8,10 @@
 #include <trireme/tensor/dispatch/kernel.h>
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dispatch/planned_layouts.h>
+#include <trireme/tensor/dry_run/call_flops.h>
 #include <trireme/tensor/dry_run/interception.h>
+#include <trireme/tensor/dry_run/kept_constants.h>
+#include <trireme/tensor/dry_run/known_calls.h>
 #include <trireme/tensor/dry_run/results.h>
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/rule_table.h>
@@ -18,12 +21,9 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 namespace trireme::tensor {
@@ -65,64 +65,6 @@ std::vector<Exchange> exchanges_of(const std::optional<Redistribution>& path) {
 // leads to the general case.
 bool asks_whether_equal(const c10::OperatorHandle& op, const OperatorFacts& facts) {
   return op.operator_name().name == "aten::equal" && facts.num_returns == 1;
-}
-
-// Returns true for operators that move or set numbers and compute nothing: they count 0 FLOPs.
-bool only_moves(const OperatorFacts& facts, const Rule* rule) {
-  if (facts.returns_view) return true;
-  const std::string_view family = rule == nullptr ? "" : rule->family;
-  if (family == "views" || family == "factories") return true;
-  static const std::unordered_set<std::string_view> names = {"_stack",
-                                                             "_to_copy",
-                                                             "_unsafe_index",
-                                                             "cat",
-                                                             "clone",
-                                                             "copy",
-                                                             "diag_embed",
-                                                             "embedding",
-                                                             "fill",
-                                                             "flip",
-                                                             "gather",
-                                                             "index",
-                                                             "index_copy",
-                                                             "index_fill",
-                                                             "index_put",
-                                                             "index_select",
-                                                             "masked_fill",
-                                                             "masked_select",
-                                                             "repeat",
-                                                             "roll",
-                                                             "rot90",
-                                                             "select_scatter",
-                                                             "slice_scatter",
-                                                             "stack",
-                                                             "take",
-                                                             "tril",
-                                                             "triu",
-                                                             "unsafe_split",
-                                                             "unsafe_split_with_sizes",
-                                                             "zero",
-                                                             "constant_pad_nd",
-                                                             "diagonal_scatter",
-                                                             "detach"};
-  std::string_view name = facts.name;
-  name = name.substr(name.find("::") + 2);
-  name = name.substr(0, name.find('.'));
-  if (name.ends_with('_')) name.remove_suffix(1);
-  return names.contains(name);
-}
-
-// Without a FLOP count in its rule, an operator counts one operation for each element that it reads
-// or writes.
-double flops_of(const OperatorFacts& facts, const Rule* rule, const Call& call) {
-  if (rule != nullptr && rule->flops) return rule->flops(call);
-  if (only_moves(facts, rule)) return 0;
-  double elements = 0;
-  for (const at::Tensor& input : call.inputs()) elements += static_cast<double>(input.numel());
-  for (const at::Tensor& output : call.outputs()) {
-    if (output.defined()) elements += static_cast<double>(output.numel());
-  }
-  return elements;
 }
 
 // Returns the number of ranks that share the work: the product of the axes along which an input or
@@ -178,27 +120,38 @@ struct DryRun::Impl {
   // get the address of an old one.
   std::unordered_map<const c10::StorageImpl*, Origin> origins;
   std::vector<at::Tensor> alive;
-  // Numbers of values by storage, sizes and strides.
-  using ValueKey =
-      std::tuple<const c10::StorageImpl*, std::vector<std::int64_t>, std::vector<std::int64_t>>;
-  mutable std::map<ValueKey, int> values;
+  // A tensor over some storage, and its number among all values.
+  struct Value {
+    std::vector<std::int64_t> sizes;
+    std::vector<std::int64_t> strides;
+    int number = -1;
+  };
+  mutable std::unordered_map<const c10::StorageImpl*, std::vector<Value>> values;
+  mutable int num_values = 0;
   int axis_to_decide = -1;  // along which calls are kept; -1: they are not
-  std::vector<CallAlongAxis> along_axis;
+  std::vector<std::shared_ptr<const CallAlongAxis>> along_axis;
+  KnownCalls known_calls;
+  KeptConstants constants;
 
   [[noreturn]] void refuse_value(const OperatorFacts& facts, const Scan& scan,
                                  const char* what) const;
   const OperatorFacts* facts_of(const c10::OperatorHandle& op);
   Origin& origin_of(const at::Tensor& tensor);
   DryRunTensor described(const at::Tensor& tensor) const;
+  int value_of(const c10::StorageImpl* storage, const DryRunTensor& tensor) const;
 
-  Prediction predict(const c10::OperatorHandle& op, const OperatorFacts& facts, const Scan& scan,
-                     c10::ArrayRef<c10::IValue> arguments, DryRunCall& record);
+  bool is_answered(const c10::OperatorHandle& op, const OperatorFacts& facts) const;
+  std::shared_ptr<const CallOutcome> outcome_of(const c10::OperatorHandle& op,
+                                                const OperatorFacts& facts, const Scan& scan,
+                                                c10::ArrayRef<c10::IValue> arguments);
+  CallOutcome predict(const c10::OperatorHandle& op, const OperatorFacts& facts, const Scan& scan,
+                      c10::ArrayRef<c10::IValue> arguments, const PlannedLayouts* plan);
   void keep(const c10::OperatorHandle& op, const Rule* rule, const Call& call,
-            const DeviceMesh& mesh);
+            const DeviceMesh& mesh, CallOutcome& outcome);
   void predict_replicated(const c10::OperatorHandle& op, const OperatorFacts& facts,
                           const Scan& scan, const Rule* rule, Call& call, Prediction& prediction);
   void record_inputs(const OperatorFacts& facts, const c10::FunctionSchema& schema,
-                     const Scan& scan, const Decision* decision, DryRunCall& record) const;
+                     const Scan& scan, const CallOutcome& outcome, DryRunCall& record) const;
   void record_outputs(const OperatorFacts& facts, c10::ArrayRef<c10::IValue> arguments,
                       const Prediction& prediction, DryRunCall& record);
   void remember(const OperatorFacts& facts, const Scan& scan, const std::vector<at::Tensor>& made);
@@ -254,12 +207,7 @@ DryRunTensor DryRun::Impl::described(const at::Tensor& tensor) const {
   recorded.layout = recorded.given;
   const at::Tensor& part = distributed_meta(tensor).local;
   if (!part.has_storage()) return recorded;
-  const auto next = static_cast<int>(values.size());
-  recorded.value =
-      values
-          .try_emplace({part.storage().unsafeGetStorageImpl(), recorded.sizes, recorded.strides},
-                       next)
-          .first->second;
+  recorded.value = value_of(part.storage().unsafeGetStorageImpl(), recorded);
   const auto found = origins.find(part.storage().unsafeGetStorageImpl());
   if (found == origins.end()) return recorded;
   recorded.name = found->second.name;
@@ -267,14 +215,24 @@ DryRunTensor DryRun::Impl::described(const at::Tensor& tensor) const {
   return recorded;
 }
 
+int DryRun::Impl::value_of(const c10::StorageImpl* storage, const DryRunTensor& tensor) const {
+  std::vector<Value>& of_storage = values[storage];
+  for (const Value& value : of_storage) {
+    if (value.sizes == tensor.sizes && value.strides == tensor.strides) return value.number;
+  }
+  of_storage.push_back({.sizes = tensor.sizes, .strides = tensor.strides, .number = num_values});
+  return num_values++;
+}
+
 void DryRun::Impl::keep(const c10::OperatorHandle& op, const Rule* rule, const Call& call,
-                        const DeviceMesh& mesh) {
+                        const DeviceMesh& mesh, CallOutcome& outcome) {
   if (axis_to_decide < 0) return;
-  along_axis.push_back({.facts = known.at(op.operator_name()),
-                        .rule = rule,
-                        .call = call,
-                        .mesh = mesh,
-                        .axis = axis_to_decide});
+  outcome.along_axis =
+      std::make_shared<CallAlongAxis>(CallAlongAxis{.facts = known.at(op.operator_name()),
+                                                    .rule = rule,
+                                                    .call = call,
+                                                    .mesh = mesh,
+                                                    .axis = axis_to_decide});
 }
 
 void DryRun::Impl::predict_replicated(const c10::OperatorHandle& op, const OperatorFacts& facts,
@@ -306,10 +264,40 @@ void DryRun::Impl::predict_replicated(const c10::OperatorHandle& op, const Opera
   }
 }
 
-Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFacts& facts,
-                                 const Scan& scan, c10::ArrayRef<c10::IValue> arguments,
-                                 DryRunCall& record) {
-  Prediction prediction;
+bool DryRun::Impl::is_answered(const c10::OperatorHandle& op, const OperatorFacts& facts) const {
+  return mode == Mode::kInstead && asks_whether_equal(op, facts);
+}
+
+// Returns what an earlier call has shown, if it was like this one.
+std::shared_ptr<const CallOutcome> DryRun::Impl::outcome_of(const c10::OperatorHandle& op,
+                                                            const OperatorFacts& facts,
+                                                            const Scan& scan,
+                                                            c10::ArrayRef<c10::IValue> arguments) {
+  const PlannedLayouts* plan = planned_layouts(facts, scan.inputs);
+  if (plan != nullptr && !apply_here(*plan, scan.inputs)) plan = nullptr;
+  // The answer depends on which tensors are compared, and out= on what has the right shape.
+  const bool is_kept = mode == Mode::kInstead && !facts.has_out && !is_answered(op, facts);
+  std::optional<CallWords> words;
+  if (is_kept) words = words_of(op, scan, arguments, plan);
+  if (words) {
+    if (auto known_call = known_calls.find(*words)) return known_call;
+  }
+  auto outcome = std::make_shared<CallOutcome>(predict(op, facts, scan, arguments, plan));
+  if (outcome->prediction.decision != nullptr) {
+    for (const InputDecision& decided : outcome->prediction.decision->inputs) {
+      outcome->exchanges.push_back(exchanges_of(decided.path));
+      outcome->back.push_back(exchanges_of(decided.back));
+    }
+  }
+  if (words) known_calls.keep(std::move(*words), outcome);
+  return outcome;
+}
+
+CallOutcome DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFacts& facts,
+                                  const Scan& scan, c10::ArrayRef<c10::IValue> arguments,
+                                  const PlannedLayouts* plan) {
+  CallOutcome outcome;
+  Prediction& prediction = outcome.prediction;
   if (facts.hands_on_weight && scan.inputs[0].meta != nullptr) {
     prediction.as_weight = scan.inputs[0].meta->as_weight;
   }
@@ -317,8 +305,7 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
                                ? facts.rule
                                : find_rule(op.schema().name(), op.schema().overload_name());
   const bool depends_on_values = rule != nullptr && rule->shape_from_local;
-  const bool is_answered = mode == Mode::kInstead && asks_whether_equal(op, facts);
-  if (is_answered) {
+  if (is_answered(op, facts)) {
     const c10::ArrayRef<InputSlot> tensors = scan.inputs;
     prediction.values.emplace_back(tensors[0].tensor->is_same(*tensors[1].tensor));
   } else if (mode == Mode::kInstead && depends_on_values) {
@@ -332,40 +319,44 @@ Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFa
       predict_replicated(op, facts, scan, rule, call, prediction);
       call.set_outputs(prediction.outputs);
     }
-    record.flops = flops_of(facts, rule, call);
-    keep(op, rule, call, scan.first->layout.mesh());
-    return prediction;
+    outcome.flops = flops_of(facts, rule, call);
+    keep(op, rule, call, scan.first->layout.mesh(), outcome);
+    return outcome;
   }
-  const PlannedLayouts* plan = planned_layouts(facts, scan.inputs);
-  if (plan != nullptr && !apply_here(*plan, scan.inputs)) plan = nullptr;
   prediction.decision = decide(op, facts, scan.inputs, arguments, plan);
   const Decision& decision = *prediction.decision;
   const Call& call = *decision.call;
   prediction.outputs.assign(call.outputs().begin(), call.outputs().end());
   if (mode == Mode::kInstead && prediction.outputs.empty() && facts.num_returns > 0 &&
-      !is_answered) {
+      !is_answered(op, facts)) {
     refuse_value(facts, scan, "a shape that depends on values");
   }
   prediction.is_copy_of_view =
       decision.gathers_view || (facts.returns_view && scan.inputs[0].meta != nullptr &&
                                 scan.inputs[0].meta->is_copy_of_view);
-  record.gathers_view = decision.gathers_view;
-  record.flops = flops_of(facts, rule, call);
-  keep(op, rule, call, decision.mesh);
-  record.ranks_at_work = ranks_at_work(decision);
+  outcome.gathers_view = decision.gathers_view;
+  outcome.flops = flops_of(facts, rule, call);
+  keep(op, rule, call, decision.mesh, outcome);
+  outcome.ranks_at_work = ranks_at_work(decision);
   const auto coordinate = coordinate_here(decision.mesh);
   const DecidedCall decided = {call, decision.input_layouts, decision.output_layouts, coordinate,
                                decision.kernel};
-  if (rule->imbalance) record.imbalance = rule->imbalance(decided);
-  if (decision.kernel != nullptr && rule->exchanges) rule->exchanges(decided, record.inside);
-  return prediction;
+  if (rule->imbalance) outcome.imbalance = rule->imbalance(decided);
+  if (decision.kernel != nullptr && rule->exchanges) rule->exchanges(decided, outcome.inside);
+  return outcome;
 }
 
 void DryRun::Impl::record_inputs(const OperatorFacts& facts, const c10::FunctionSchema& schema,
-                                 const Scan& scan, const Decision* decision,
+                                 const Scan& scan, const CallOutcome& outcome,
                                  DryRunCall& record) const {
+  const Decision* const decision = outcome.prediction.decision.get();
   record.name = facts.name;
   record_node(record);
+  record.inside = outcome.inside;
+  record.gathers_view = outcome.gathers_view;
+  record.flops = outcome.flops;
+  record.ranks_at_work = outcome.ranks_at_work;
+  record.imbalance = outcome.imbalance;
   for (std::size_t i = 0; i < scan.inputs.size(); ++i) {
     const InputSlot& slot = scan.inputs[i];
     DryRunTensor recorded = described(*slot.tensor);
@@ -374,10 +365,9 @@ void DryRun::Impl::record_inputs(const OperatorFacts& facts, const c10::Function
     if (recorded.is_plain) recorded.given = Layout::replicated(scan.first->layout.mesh());
     recorded.layout = recorded.given;
     if (decision != nullptr) {
-      const InputDecision& decided = decision->inputs[i];
-      recorded.layout = decided.target;
-      recorded.exchanges = exchanges_of(decided.path);
-      recorded.back = exchanges_of(decided.back);
+      recorded.layout = decision->inputs[i].target;
+      recorded.exchanges = outcome.exchanges[i];
+      recorded.back = outcome.back[i];
     }
     record.inputs.push_back(std::move(recorded));
   }
@@ -463,7 +453,7 @@ void DryRun::give_name(const at::Tensor& tensor, std::string name) {
 
 void DryRun::keep_calls_along(int axis) { impl_->axis_to_decide = axis; }
 
-const std::vector<CallAlongAxis>& DryRun::calls_along_axis() const noexcept {
+const std::vector<std::shared_ptr<const CallAlongAxis>>& DryRun::calls_along_axis() const noexcept {
   return impl_->along_axis;
 }
 
@@ -511,7 +501,11 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(num_arguments),
                                            stack.end());
   const Scan scan = facts == nullptr ? Scan() : scan_arguments(*facts, arguments.data());
-  if (scan.first == nullptr) return false;
+  if (scan.first == nullptr) {
+    KeptConstants* const constants = KeptConstants::of_thread();
+    return facts != nullptr && constants != nullptr && impl_->mode == Mode::kInstead &&
+           constants->take(op, *facts, scan, keys, stack);
+  }
   check_tensors(*facts, scan);
   if (facts->has_out) check_outs(*facts, arguments.data());
   note_view(*facts, scan);
@@ -519,8 +513,10 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   Impl::Completed completed;
   {
     const Aside aside;
-    const Prediction prediction = impl_->predict(op, *facts, scan, arguments, record);
-    impl_->record_inputs(*facts, op.schema(), scan, prediction.decision.get(), record);
+    const auto outcome = impl_->outcome_of(op, *facts, scan, arguments);
+    const Prediction& prediction = outcome->prediction;
+    if (impl_->axis_to_decide >= 0) impl_->along_axis.push_back(outcome->along_axis);
+    impl_->record_inputs(*facts, op.schema(), scan, *outcome, record);
     impl_->record_outputs(*facts, arguments, prediction, record);
     impl_->calls.push_back(std::move(record));
     completed = impl_->completed(*facts, scan, prediction.decision.get());

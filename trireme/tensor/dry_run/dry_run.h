@@ -63,9 +63,9 @@ class DryRun {
   /// axis of its mesh (calls_along_axis()).
   void keep_calls_along(int axis);
 
-  /// Returns the calls that were kept, as many as calls() or none. The entry of a redistribution
-  /// that the code asked for has no facts.
-  const std::vector<CallAlongAxis>& calls_along_axis() const noexcept;
+  /// Returns the calls that were kept, as many as calls() or none. Calls that are alike share an
+  /// entry. The entry of a redistribution that the code asked for is null.
+  const std::vector<std::shared_ptr<const CallAlongAxis>>& calls_along_axis() const noexcept;
 
   /// Sets the name that records use for a distributed tensor of the dry run and for its views.
   void give_name(const at::Tensor& tensor, std::string name);
