@@ -55,7 +55,7 @@ struct Training {
   }
   void step() {
     optimizer.zero_grad();
-    net(torch::full({2, 4}, parallelized.data_group().rank() + 1)).square().mean().backward();
+    net(torch::full({2, 4}, 1.0 + parallelized.data_group().rank())).square().mean().backward();
     optimizer.step();
   }
   void check(std::int64_t number) { check_replicas(parallelized, *net, &optimizer, number); }
@@ -183,7 +183,7 @@ TEST(CheckReplicas, FindsWhatRanksOfAStageShare) {
         group);
     training.shard(optimizer);
     for (std::int64_t number = 1; number <= 2; ++number) {
-      static_cast<void>(training.step({torch::full({4, 4}, training.data_group().rank() + 1)}));
+      static_cast<void>(training.step({torch::full({4, 4}, 1.0 + training.data_group().rank())}));
       optimizer.step();
       optimizer.zero_grad();
       check_replicas(training.parallelized(), *net, &optimizer, number);
