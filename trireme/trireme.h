@@ -48,6 +48,7 @@
 #include <trireme/optim/loss_scale.h>
 #include <trireme/optim/plateau.h>
 #include <trireme/optim/post_validation.h>
+#include <trireme/parallel/check_replicas.h>
 #include <trireme/parallel/comm_hooks.h>
 #include <trireme/parallel/data_parallel.h>
 #include <trireme/parallel/deferred.h>

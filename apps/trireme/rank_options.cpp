@@ -109,6 +109,12 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
                   "before the first step, or a TOML file")
       ->option_text("PLAN");
   command
+      .add_option("--check-replicas", options.check_replicas,
+                  "Steps of a Model after which ranks compare the bits that several of them hold, "
+                  "which finds silent corruption (default: TRIREME_CHECK_REPLICAS, or never)")
+      ->check(integer_from(0, 1'000'000'000))
+      ->option_text("N");
+  command
       .add_option("--recovery-dir", options.recovery_folder,
                   "With restarts: folder for the state of trainings, which all hosts must see "
                   "(default of trireme run: one in /dev/shm; of trireme worker: none)")
@@ -145,6 +151,9 @@ void apply_rank_options(const CLI::App& command, const RankOptions& options,
   run.linger = seconds_of("--linger", options.linger_seconds, command.get_name());
   run.binding = kBindings.at(options.binding);
   run.output = kOutputs.at(options.output);
+  if (options.check_replicas) {
+    run.environment.emplace_back("TRIREME_CHECK_REPLICAS", std::to_string(*options.check_replicas));
+  }
   run.recovery_folder = options.recovery_folder;
   if (options.recovery_seconds) {
     run.recovery_interval =

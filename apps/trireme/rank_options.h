@@ -32,6 +32,7 @@ struct RankOptions {
   std::string cluster;                                   ///< --cluster
   std::string plan;                                      ///< --plan
   std::optional<std::filesystem::path> recovery_folder;  ///< --recovery-dir
+  std::optional<std::int64_t> check_replicas;            ///< --check-replicas
   std::optional<std::int64_t> recovery_seconds;          ///< --recovery-seconds
 };
 

@@ -59,6 +59,7 @@ struct SchedulerArguments {
   std::optional<fs::path> run_folder;
   int most_host_failures = 0;
   bool excludes_slow = false;
+  bool excludes_faulty = false;
 };
 
 // A folder for the address of the status, removed with this object.
@@ -93,13 +94,17 @@ void give_files(const CLI::App& command, const SchedulerArguments& arguments,
   options.monitor = monitor_options_of(command, arguments.status);
   options.most_host_failures = arguments.most_host_failures;
   options.excludes_slow = arguments.excludes_slow;
+  options.excludes_faulty = arguments.excludes_faulty;
   if (options.excludes_slow && options.monitor.slow_factor == 0) {
     throw ConfigError("--exclude-slow has no effect without --slow-factor",
                       "give both, such as --slow-factor 2 --exclude-slow");
   }
-  const bool excludes = options.excludes_slow || options.most_host_failures > 0;
+  const bool excludes =
+      options.excludes_slow || options.excludes_faulty || options.most_host_failures > 0;
   if (excludes && options.restarts == 0) {
-    throw ConfigError(join_message(options.excludes_slow ? "--exclude-slow" : "--max-host-failures",
+    throw ConfigError(join_message(options.excludes_slow     ? "--exclude-slow"
+                                   : options.excludes_faulty ? "--exclude-faulty"
+                                                             : "--max-host-failures",
                                    " has no effect without --restarts"),
                       "without restarts the first failure ends the run");
   }
@@ -238,6 +243,9 @@ void add_scheduler_command(CLI::App& app) {
   command->add_flag("--exclude-slow", arguments->excludes_slow,
                     "Let the host of a slow rank (--slow-factor) take part no more, if workers of "
                     "others can take its places");
+  command->add_flag("--exclude-faulty", arguments->excludes_faulty,
+                    "Let the host of a rank whose values differ from those of its replicas "
+                    "(trireme worker --check-replicas) take part no more");
   add_tls_options(*command, arguments->tls);
   command->callback([arguments, command] {
     launch::SchedulerOptions options = options_of(*command, *arguments);

@@ -3,7 +3,8 @@
 
 `restart_time` is the time from the fault to the first line of the program that is started again, `resume_time` the time to the
 end of its first step. Both sides keep their state in a folder in memory. torchrun looks at its ranks as often as it can be told
-to. `step_time` compares the mean step of a training that keeps its state with one that does not.
+to. `step_time` compares the mean step of a training that keeps its state, or compares what both ranks hold (`--check-replicas`), with
+one that does not.
 """
 import atexit
 import shutil
@@ -19,9 +20,9 @@ FOLDER = tempfile.mkdtemp(prefix="trireme-bench-elastic-", dir="/dev/shm")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
 
-def run_ours(*arguments, restarts=True):
+def run_ours(*arguments, options=("--restarts", 3)):
     words = trireme_run(2, BIN / "bench_elastic", *arguments)
-    return (*words[:2], *(("--restarts", 3) if restarts else ()), *words[2:])
+    return (*words[:2], *options, *words[2:])
 
 
 def run_peer(*arguments):
@@ -61,9 +62,22 @@ CASES = [
         metric="step_time",
         unit="ms",
         ours=Program(run_ours("--steps", 400), mean_step, TERMS),
-        peer=Program(run_ours("--steps", 400, restarts=False), mean_step, TERMS),
+        peer=Program(run_ours("--steps", 400, options=()), mean_step, TERMS),
         peer_name="no_restarts",
         smoke=("--steps", 20),
         pairs=9,
+    ),
+    *(
+        Case(
+            case=f"2 ranks, comparing replicas after every {steps} steps and never",
+            metric="step_time",
+            unit="ms",
+            ours=Program(run_ours("--steps", 200, options=("--check-replicas", steps)), mean_step, TERMS),
+            peer=Program(run_ours("--steps", 200, options=()), mean_step, TERMS),
+            peer_name="no_checks",
+            smoke=("--steps", 20),
+            pairs=9,
+        )
+        for steps in (1, 100)
     ),
 ]

@@ -77,6 +77,9 @@ Settings Settings::from(const Environment& environment) {
           "set TRIREME_RESUME=latest or unset it");
     }
   }
+  constexpr std::int64_t kMostSteps = 1'000'000'000;
+  settings.steps_between_replica_checks =
+      environment.find_integer("TRIREME_CHECK_REPLICAS", 0, kMostSteps).value_or(0);
   if (const auto check = environment.find("TRIREME_CHECK")) {
     settings.check_values = *check == "values";
     if (!settings.check_values) {

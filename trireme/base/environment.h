@@ -85,6 +85,11 @@ struct Settings {
   /// compared (comm/check_values.h). By default nothing is compared.
   bool check_values = false;
 
+  /// TRIREME_CHECK_REPLICAS: the number of steps of a Model between two comparisons of the bits
+  /// that several ranks hold (parallel/check_replicas.h). `trireme run --check-replicas` sets it.
+  /// Default 0, which means that nothing is compared.
+  std::int64_t steps_between_replica_checks = 0;
+
   /// TRIREME_DUMP: the folder in which every rank writes its last operations when a group fails or
   /// SIGTERM ends the process. `trireme doctor --dump` compares these files. `trireme run
   /// --log-dir` sets the variable. By default no file is written.

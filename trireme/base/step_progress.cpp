@@ -82,13 +82,25 @@ Reporter& reporter() {
   return one;
 }
 
+// Finds the place of the process. The lock of the reporter is held.
+void prepare(Reporter& own) {
+  if (own.place != nullptr && own.so_far.process == ::getpid()) return;
+  // A forked child that trains counts from its own first step.
+  if (own.place == nullptr) own.place = &find_place();
+  own.so_far = {.process = ::getpid()};
+}
+
+constexpr std::int64_t kFinal = 1;
+constexpr std::int64_t kOfUnknownRank = 2;
+constexpr std::int64_t kRank = 4;
+
 }  // namespace
 
 void ProgressPlace::write(const StepProgress& progress) noexcept {
   const std::array<std::int64_t, kWords> values{
-      progress.process,    progress.step,    progress.of_steps, progress.epoch,
-      progress.reports,    progress.samples, progress.tokens,   progress.own_nanoseconds,
-      progress.reported_at};
+      progress.process,     progress.step,    progress.of_steps, progress.epoch,
+      progress.reports,     progress.samples, progress.tokens,   progress.own_nanoseconds,
+      progress.reported_at, progress.failure};
   const std::uint64_t before = sequence_.load(std::memory_order_relaxed) | 1U;
   sequence_.store(before, std::memory_order_relaxed);
   // Readers that see a new word also see the odd number.
@@ -115,7 +127,8 @@ std::optional<StepProgress> ProgressPlace::read() const noexcept {
                         .samples = values[5],
                         .tokens = values[6],
                         .own_nanoseconds = values[7],
-                        .reported_at = values[8]};
+                        .reported_at = values[8],
+                        .failure = values[9]};
   }
   return std::nullopt;
 }
@@ -124,11 +137,7 @@ void report_step(const StepReport& report) noexcept {
   try {
     Reporter& own = reporter();
     const std::lock_guard lock(own.mutex);
-    if (own.place == nullptr || own.so_far.process != ::getpid()) {
-      // A forked child that trains counts from its own first step.
-      if (own.place == nullptr) own.place = &find_place();
-      own.so_far = {.process = ::getpid()};
-    }
+    prepare(own);
     StepProgress& all = own.so_far;
     all.step = report.step;
     all.of_steps = report.of_steps;
@@ -145,6 +154,30 @@ void report_step(const StepReport& report) noexcept {
     own.place->write(all);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): training goes on unseen
   }
+}
+
+void report_failure(const FailureReport& report) noexcept {
+  try {
+    Reporter& own = reporter();
+    const std::lock_guard lock(own.mutex);
+    prepare(own);
+    own.so_far.failure = (report.is_final ? kFinal : 0) +
+                         (report.is_of_unknown_rank ? kOfUnknownRank : 0) +
+                         (report.faulty_rank ? (*report.faulty_rank + 1) * kRank : 0);
+    own.place->write(own.so_far);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the rank fails in any case
+  }
+}
+
+FailureReport reported_failure(const StepProgress& progress) noexcept {
+  const std::int64_t value = progress.failure;
+  const std::int64_t rank = value / kRank - 1;
+  if (value <= 0 || rank > std::numeric_limits<int>::max()) return {};
+  FailureReport report{.faulty_rank = std::nullopt,
+                       .is_of_unknown_rank = (value & kOfUnknownRank) != 0,
+                       .is_final = (value & kFinal) != 0};
+  if (rank >= 0) report.faulty_rank = static_cast<int>(rank);
+  return report;
 }
 
 std::optional<StepProgress> own_progress() noexcept { return place_of_process.read(); }

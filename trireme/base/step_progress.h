@@ -43,6 +43,21 @@ struct StepReport {
 /// overwrites what its parent reports. Start it without TRIREME_PROGRESS. Thread-safe.
 void report_step(const StepReport& report) noexcept;
 
+/// What a rank knows about a failure that is about to end it, for its launcher.
+struct FailureReport {
+  /// The rank in the world whose memory or arithmetic is at fault, and not the one that ends first.
+  std::optional<int> faulty_rank{};
+  /// True if nobody knows which rank is at fault, so that the failure counts for no host.
+  bool is_of_unknown_rank = false;
+  /// True if the same failure would come again after a restart.
+  bool is_final = false;
+  bool operator==(const FailureReport&) const = default;
+};
+
+/// Reports why this rank is about to fail. A launcher reads it after the end of the rank. Replaces
+/// an earlier report; an empty one withdraws it. Never throws. Thread-safe.
+void report_failure(const FailureReport& report) noexcept;
+
 /// What a rank has reported since its process began.
 struct StepProgress {
   std::int64_t process = 0;          ///< the process id; 0 if nothing was reported
@@ -54,7 +69,13 @@ struct StepProgress {
   std::int64_t tokens = 0;           ///< the tokens of all ranks in these steps
   std::int64_t own_nanoseconds = 0;  ///< the time that this rank has worked in these steps
   std::int64_t reported_at = 0;  ///< the time of the last report in ns of std::chrono::steady_clock
+  /// The last FailureReport: bit 0 is is_final, bit 1 is_of_unknown_rank, and the bits above are
+  /// the faulty rank plus 1.
+  std::int64_t failure = 0;
 };
+
+/// Returns the failure that a rank has reported, empty for a value that no rank reports.
+FailureReport reported_failure(const StepProgress& progress) noexcept;
 
 /// The place of one rank in shared memory. One process writes, any number read. A reader that meets
 /// a write tries again, so a torn value is never returned.
@@ -67,7 +88,7 @@ class alignas(128) ProgressPlace {
   std::optional<StepProgress> read() const noexcept;
 
  private:
-  static constexpr std::size_t kWords = 9;
+  static constexpr std::size_t kWords = 10;
 
   std::atomic<std::uint64_t> sequence_{0};  // odd during a write
   std::array<std::atomic<std::int64_t>, kWords> words_{};

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/data/detail/dataset_checks.h>
 #include <trireme/data/detail/loader_spec.h>
+#include <trireme/data/detail/pass.h>
 #include <trireme/data/detail/stream.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -383,6 +384,17 @@ DataLoader& DataLoader::seed(std::uint64_t seed) {
 std::int64_t DataLoader::batches() const { return spec_->batches_per_pass() * spec_->times; }
 
 std::int64_t DataLoader::samples() const { return spec_->samples_per_pass() * spec_->times; }
+
+std::vector<std::int64_t> DataLoader::samples_of(std::int64_t epoch, std::int64_t batch) const {
+  check_count("the epoch", epoch, 0);
+  check_at_least("the batch", batch, 0);
+  if (!spec_->dataset || batch >= batches()) return {};
+  auto request = detail::make_batch_sampler(spec_, epoch, batch)->next();
+  if (!request) return {};
+  std::vector<std::int64_t> samples = std::move(request->rows.samples);
+  samples.resize(samples.size() - static_cast<std::size_t>(request->rows.padded));
+  return samples;
+}
 
 bool DataLoader::is_sharded() const noexcept { return spec_->is_sharded; }
 

@@ -237,6 +237,14 @@ class DataLoader {
   /// Returns the number of rows of all these batches, without padded ones. Throws like batches().
   std::int64_t samples() const;
 
+  /// Returns the numbers in the data set of the samples of a batch, in the order of its rows and
+  /// without padded ones. Loads nothing. Samples that skip_failed() replaces are listed, not their
+  /// replacements. Returns none for an iterable data set, whose samples have no numbers, and for a
+  /// batch after the last one.
+  /// @param epoch the number of the epoch, at least 0.
+  /// @param batch the number of the batch in the epoch, at least 0.
+  std::vector<std::int64_t> samples_of(std::int64_t epoch, std::int64_t batch) const;
+
   /// Returns true if shard() was called.
   bool is_sharded() const noexcept;
 

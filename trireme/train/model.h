@@ -110,6 +110,11 @@ struct ModelOptions {
   /// CUBLAS_WORKSPACE_CONFIG=:4096:8. Random numbers, such as those of dropout, are seeded in each
   /// step from this seed, the step and the rank.
   std::optional<std::uint64_t> deterministic{};
+  /// The number of steps between two comparisons of the bits that several ranks hold
+  /// (check_replicas), which find silent corruption; 0 for none. By default what `trireme run
+  /// --check-replicas` says. If it is above 0, the ranks also compare before a checkpoint of the
+  /// training is saved and before a state is kept for a restart.
+  std::optional<std::int64_t> check_replicas{};
   /// True if each rank uses the part of the data that the plan gives it (data_part). All ranks then
   /// pass the same pipeline and do not call shard(). A pipeline for which shard() was called is
   /// used unchanged.
@@ -239,7 +244,8 @@ class Model {
   ///   it was doing, epoch and step. No rank changes a parameter after that, and the group can
   ///   still be used. On the failing rank the exception is nested (std::rethrow_if_nested);
   /// - a callback throws (Callback);
-  /// - a batch was padded, with stages.
+  /// - a batch was padded, with stages;
+  /// - ranks do not hold the same bits where they must (ModelOptions::check_replicas).
   ///
   /// In a group of one rank the exception itself is thrown. Some plans need all ranks inside
   /// forward: ZeRO level 3, sync_batch_norm and stages. If data, forward or backward fail there on

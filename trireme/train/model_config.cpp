@@ -31,6 +31,10 @@ void describe(config::Fields& fields, ModelOptions& options) {
           "of half precision");
   fields.add("loss_scale", options.loss_scale, "Of training in float16.");
   fields.add("deterministic", options.deterministic, "a seed that makes runs repeatable");
+  fields
+      .add("check_replicas", options.check_replicas,
+           "compares what several ranks hold after every n-th step; 0: never")
+      .at_least(0);
   fields.add("plan", options.plan, "How training is parallel.");
 }
 

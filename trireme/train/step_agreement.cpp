@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/train/step_agreement.h>
 
-#include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/report/number.h>
 
@@ -63,11 +62,9 @@ void StepAgreement::fail(float loss, std::int64_t epoch, std::int64_t step) cons
     where += join_message(where.empty() ? "" : ", ", all[rank]);
     if (all.size() > 1) where += join_message(" on rank ", rank);
   }
-  throw TrainingError(
-      join_message("the loss is not a number in epoch ", epoch, ", step ", step, ": ", where,
-                   "; no parameter was changed by this step"),
-      "lower the learning rate, look for infinite or missing values in the data of this step, or "
-      "continue from an earlier checkpoint");
+  throw NonFiniteLoss(join_message("the loss is not a number in epoch ", epoch, ", step ", step,
+                                   ": ", where, "; no parameter was changed by this step"),
+                      !std::isfinite(loss));
 }
 
 }  // namespace trireme::detail

@@ -4,15 +4,30 @@
 // before the optimizer runs. So no rank spoils its parameters, and none continues alone.
 #pragma once
 
+#include <trireme/base/error.h>
 #include <trireme/comm/group.h>
 #include <trireme/parallel/parallelize.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 namespace trireme::detail {
+
+/// A loss of any rank is infinite or not a number. Thrown on all ranks with the same text.
+class NonFiniteLoss : public TrainingError {
+ public:
+  /// @param message the text without a hint.
+  /// @param is_own true if it is the loss of this rank.
+  NonFiniteLoss(const std::string& message, bool is_own)
+      : TrainingError(message, ""), is_own_(is_own) {}
+  bool is_own() const noexcept { return is_own_; }
+
+ private:
+  bool is_own_;
+};
 
 /// Every rank calls start and then finish in every step. Not thread-safe.
 class StepAgreement {
@@ -42,7 +57,7 @@ class StepAgreement {
   void start(const at::Tensor& loss, Wish wish);
 
   /// Returns the result, after that backward(). If the loss of any rank is infinite or not a
-  /// number, throws TrainingError on every rank. The text is the same on all ranks and names epoch,
+  /// number, throws NonFiniteLoss on every rank. The text is the same on all ranks and names epoch,
   /// step and these ranks.
   Outcome finish(std::int64_t epoch, std::int64_t step);
 

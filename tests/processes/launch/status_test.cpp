@@ -191,6 +191,8 @@ TEST(Status, RefusesWhatItCannotServe) {
               HasSubstr("--exclude-slow has no effect without --slow-factor"));
   EXPECT_THAT(error_of({"scheduler", "--workers", "1", "--max-host-failures", "2"}),
               HasSubstr("--max-host-failures has no effect without --restarts"));
+  EXPECT_THAT(error_of({"scheduler", "--workers", "1", "--exclude-faulty"}),
+              HasSubstr("--exclude-faulty has no effect without --restarts"));
   EXPECT_THAT(error_of({"scheduler", "--workers", "1", "--run-dir", "/proc/none"}),
               HasSubstr("cannot make the folder of the run /proc/none"));
   EXPECT_THAT(error_of({"status", "http://127.0.0.1:1/?token=abc"}),

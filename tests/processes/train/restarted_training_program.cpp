@@ -5,7 +5,8 @@
 //
 // `loop` is a loop without Model, as docs/guide/recovery.md has it.
 //
-// A fault is <attempt>:<step>:<rank>:kill|throw|stop|exit|damage|wait.
+// A fault is <attempt>:<step>:<rank>:kill|throw|stop|exit|damage|wait|flip|nan. `flip` flips
+// a bit of a parameter, and `nan` makes the loss of the rank infinite in this step.
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/async_saver.h>
 #include <trireme/checkpoint/recovery.h>
@@ -27,6 +28,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -69,6 +71,12 @@ void damage_states() {
   }
 }
 
+// Flips a bit of a parameter on this rank, as a broken memory module does.
+void flip_bit(const torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  *static_cast<std::uint32_t*>(module.parameters().back().data_ptr()) ^= 1U << 20U;
+}
+
 void commit(const Fault& fault) {
   if (fault.what == "damage") damage_states();
   if (fault.what == "kill" || fault.what == "damage") std::raise(SIGKILL);
@@ -82,11 +90,19 @@ void commit(const Fault& fault) {
   throw std::runtime_error("a fault on purpose");
 }
 
-void commit_those_of(const std::vector<Fault>& faults, std::int64_t step, int rank) {
+void commit_those_of(const std::vector<Fault>& faults, std::int64_t step, int rank,
+                     const torch::nn::Module& module, bool& ruins_loss) {
+  ruins_loss = false;
   for (const Fault& fault : faults) {
     if (fault.attempt == trireme::checkpoint::restart_count() && fault.step == step &&
         fault.rank == rank) {
-      commit(fault);
+      if (fault.what == "flip") {
+        flip_bit(module);
+      } else if (fault.what == "nan") {
+        ruins_loss = true;
+      } else {
+        commit(fault);
+      }
     }
   }
 }
@@ -142,13 +158,18 @@ void train(const std::string& plan, const std::vector<Fault>& faults) {
   trireme::data::DataLoader data(trireme::data::tensors(
       {{"features", features}, {"label", features.narrow(1, 0, 3).argmax(1)}}));
   data.shuffle(96).batch(4);
+  bool ruins_loss = false;
+  const auto loss = [&](const torch::Tensor& output, const torch::Tensor& target) {
+    const torch::Tensor value = trireme::CrossEntropy()(output, target);
+    return ruins_loss ? value * std::numeric_limits<float>::infinity() : value;
+  };
   trireme::Model model(
-      network, trireme::CrossEntropy(), optimizer,
+      network, loss, optimizer,
       {.group = world.group, .plan = plan_of(plan, world.size), .deterministic = 7});
   std::int64_t first = 0;
   trireme::LambdaCallback watch({.step_begin = [&](const trireme::StepContext& step) {
     if (first == 0) first = step.global_step;
-    commit_those_of(faults, step.global_step, world.rank);
+    commit_those_of(faults, step.global_step, world.rank, *network, ruins_loss);
   }});
   model.train(1, data, {watch});
   model.train(2, data, {watch});
@@ -180,7 +201,8 @@ void train_by_hand(const std::vector<Fault>& faults) {
   const std::int64_t first = state.step + 1;
   trireme::checkpoint::AsyncSaver saver(world.group);
   for (std::int64_t step = first; step <= kSteps; ++step) {
-    commit_those_of(faults, step, world.rank);
+    bool ruins_loss = false;  // which has no loss to compare here
+    commit_those_of(faults, step, world.rank, *model, ruins_loss);
     torch::manual_seed(static_cast<std::uint64_t>(100 * step + world.rank));
     const torch::Tensor input = torch::randn({4, 4});
     optimizer.zero_grad();

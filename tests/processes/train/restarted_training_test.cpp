@@ -64,6 +64,58 @@ TEST(RestartedTrainings, ReplaceARankThatStaysStopped) {
                                      HasSubstr("it was stopped and did not go on")));
 }
 
+// The state of the step before is kept after a comparison that has found nothing.
+TEST(RestartedTrainings, GoBackBeforeABitThatFlips) {
+  const std::string expected = result_of(run_ranks(3, kProgram, "data"));
+  const Finished finished = run_ranks(3, kProgram, "data 0:14:1:flip 1:20:2:flip",
+                                      std::string(kEachStep) + " --check-replicas 1");
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_EQ(result_of(finished), expected) << finished.output;
+  EXPECT_THAT(
+      finished.output,
+      AllOf(HasSubstr("after step 14 the ranks do not hold the same bits where they must: rank 1 "),
+            HasSubstr("parameter 3.bias: rank 1 differs from ranks 0, 2"),
+            HasSubstr("rank 1 holds other values than its replicas, so its memory or its processor "
+                      "may be at fault, as the ranks have found"),
+            HasSubstr("after step 20 the ranks do not hold the same bits where they must: rank 2 "),
+            HasSubstr("restart 2 of 3"), ::testing::ContainsRegex("first step (19|20)\n")));
+}
+
+// The bit is found steps later. No state is kept in between without a comparison.
+TEST(RestartedTrainings, KeepNoStateWithABitThatHasFlipped) {
+  const std::string expected = result_of(run_ranks(2, kProgram, "data"));
+  const Finished finished = run_ranks(2, kProgram, "data 0:14:1:flip",
+                                      "--restarts 1 --recovery-seconds 1000 --check-replicas 5");
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_EQ(result_of(finished), expected) << finished.output;
+  EXPECT_THAT(finished.output,
+              AllOf(HasSubstr("after step 15 the ranks do not hold the same bits"),
+                    HasSubstr("ranks 0, 1 differ from each other"), HasSubstr("first step 3\n")));
+}
+
+// What made the loss infinite is gone.
+TEST(RestartedTrainings, TryAStepOnceMoreIfItsLossIsNotFinite) {
+  const std::string expected = result_of(run_ranks(2, kProgram, "data"));
+  const Finished finished = run_ranks(2, kProgram, "data 0:14:1:nan", kEachStep);
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_EQ(result_of(finished), expected) << finished.output;
+  EXPECT_THAT(finished.output,
+              AllOf(HasSubstr("the loss is not a number in epoch 2, step 2: inf on rank 1"),
+                    HasSubstr("after a restart the step is tried once more"),
+                    HasSubstr("samples of rank 1: "), HasSubstr("restart 1 of 3"),
+                    ::testing::Not(HasSubstr("restart 2 of 3"))));
+}
+
+TEST(RestartedTrainings, EndIfALossIsNotFiniteAgain) {
+  const Finished finished = run_ranks(2, kProgram, "data 0:14:1:nan 1:14:1:nan", kEachStep);
+  EXPECT_NE(finished.code, 0) << finished.output;
+  EXPECT_THAT(
+      finished.output,
+      AllOf(HasSubstr("the step was tried again from a state that was kept, and it was so again"),
+            HasSubstr("no restart follows: the failure would come again"),
+            ::testing::Not(HasSubstr("restart 2 of 3"))));
+}
+
 TEST(RestartedTrainings, BeginAnewIfWhatWasKeptIsDamaged) {
   const std::string expected = result_of(run_ranks(2, kProgram, "data"));
   const Finished finished = run_ranks(2, kProgram, "data 0:9:0:damage", kEachStep);
@@ -104,6 +156,30 @@ TEST(RestartedTrainings, GoOnInTheWorldOfAScheduler) {
   EXPECT_EQ(result_of(finished), expected) << finished.output;
   EXPECT_THAT(finished.output, AllOf(HasSubstr("restart 2 of 3: waits for 3 ranks to come again"),
                                      ::testing::ContainsRegex("first step 1[456]\n"),
+                                     HasSubstr("all 3 ranks exited with code 0")));
+}
+
+// The worker whose rank is faulty is another one than that whose rank ends first, as often as not.
+TEST(RestartedTrainings, TellTheSchedulerWhichRankIsFaulty) {
+  const std::string expected = result_of(run_ranks(3, kProgram, "data"));
+  const test::TemporaryFolder temporary;
+  const std::string folder = temporary.path().string();
+  const std::string trireme = test::variable("TRIREME_BIN") + "/trireme ";
+  const std::string port = test::free_port();
+  const std::string worker = trireme + "worker --scheduler 127.0.0.1:" + port +
+                             " --output all --recovery-seconds 0 --check-replicas 1 "
+                             "--recovery-dir " +
+                             folder + "/states ";
+  const std::string program = " -- " + test::variable(kProgram) + " data 0:7:2:flip";
+  const Finished finished =
+      test::shell("export TMPDIR=" + folder + "; " + trireme +
+                  "scheduler --workers 3 --restarts 1 --grace 1 --port " + port + " --run-dir " +
+                  folder + "/run & " + worker + "-n 2" + program + " & " + worker + "-n 1" +
+                  program + " & wait; cat " + folder + "/run/journal.jsonl");
+  EXPECT_EQ(result_of(finished), expected) << finished.output;
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("trireme: rank 2 (on "),
+                                     HasSubstr(") holds other values than its replicas"),
+                                     ::testing::ContainsRegex("\"event\":\"failure\".*\"rank\":2"),
                                      HasSubstr("all 3 ranks exited with code 0")));
 }
 

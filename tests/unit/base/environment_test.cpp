@@ -55,6 +55,7 @@ TEST(Settings, HaveTheirDocumentedDefaults) {
   EXPECT_EQ(settings.allreduce_streams, 1);
   EXPECT_EQ(settings.tensor_memory, "auto");
   EXPECT_EQ(settings.cluster, "");
+  EXPECT_EQ(settings.steps_between_replica_checks, 0);
 }
 
 TEST(Settings, ComeFromTheirVariables) {
@@ -71,6 +72,7 @@ TEST(Settings, ComeFromTheirVariables) {
                                            {"TRIREME_GRACE", "8"},
                                            {"TRIREME_MAX_TIME", "9"},
                                            {"TRIREME_RESUME", "latest"},
+                                           {"TRIREME_CHECK_REPLICAS", "100"},
                                            {"TRIREME_CHECK", "values"}}));
   EXPECT_EQ(settings.timeout, seconds(7));
   EXPECT_EQ(settings.engine, "gloo");
@@ -85,6 +87,7 @@ TEST(Settings, ComeFromTheirVariables) {
   EXPECT_EQ(settings.max_time, seconds(9));
   EXPECT_TRUE(settings.resumes);
   EXPECT_TRUE(settings.check_values);
+  EXPECT_EQ(settings.steps_between_replica_checks, 100);
 }
 
 TEST(Settings, RefuseACheckThatIsNotKnown) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <thread>
 
@@ -27,6 +28,24 @@ TEST(StepProgress, CountsWhatIsReported) {
   EXPECT_EQ(progress->tokens, 100);
   EXPECT_EQ(progress->own_nanoseconds, 750'000'000);
   EXPECT_GT(progress->reported_at, 0);
+}
+
+TEST(StepProgress, KeepsTheReportOfAFailureOverFurtherSteps) {
+  const auto reported = [] { return reported_failure(own_progress().value_or(StepProgress())); };
+  const FailureReport faulty{.faulty_rank = 4711};
+  report_failure(faulty);
+  report_step({.step = 14});
+  EXPECT_EQ(reported(), faulty);
+  const FailureReport others{.is_of_unknown_rank = true, .is_final = true};
+  report_failure(others);
+  EXPECT_EQ(reported(), others);
+  report_failure({.faulty_rank = 0});
+  EXPECT_EQ(reported().faulty_rank, 0);
+  report_failure({});
+  EXPECT_EQ(reported(), FailureReport());
+  // Another process may write anything there.
+  EXPECT_EQ(reported_failure({.failure = -7}), FailureReport());
+  EXPECT_EQ(reported_failure({.failure = std::int64_t{1} << 60}), FailureReport());
 }
 
 TEST(ProgressPlace, GivesNothingBeforeTheFirstWrite) {

@@ -53,6 +53,30 @@ TEST(DataLoader, EndsEachRepetitionWithItsOwnLastBatch) {
   EXPECT_EQ(loader.batches(), 4);
 }
 
+// The samples of a data set that counts are their own numbers.
+TEST(DataLoader, NamesTheSamplesOfABatchWithoutLoadingThem) {
+  const auto plain =
+      DataLoader(count_to(11)).batch(2).repeat(2).shuffle(3).shard({.index = 1, .count = 2});
+  const std::vector<std::int64_t> lengths = {1, 9, 1, 9, 1, 9, 1, 9, 1, 9, 1};
+  const auto buckets = DataLoader(count_to(11))
+                           .shuffle(4)
+                           .bucket(lengths, {.boundaries = {5}, .rows = {3, 2}}, LastBatch::kKeep);
+  const auto padded = DataLoader(count_to(5)).batch(3, LastBatch::kPad);
+  for (const DataLoader& loader : {plain, buckets, padded}) {
+    for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+      const auto stream = loader.open(epoch);
+      std::int64_t number = 0;
+      while (const auto batch = stream->next()) {
+        EXPECT_EQ(loader.samples_of(epoch, number++), numbers_of(batch->without_padding()["x"]));
+      }
+      EXPECT_EQ(number, loader.batches());
+      EXPECT_TRUE(loader.samples_of(epoch, number).empty());
+    }
+  }
+  EXPECT_THAT(message_of([&] { static_cast<void>(plain.samples_of(0, -1)); }),
+              HasSubstr("the batch is -1"));
+}
+
 TEST(DataLoader, IsACheapValue) {
   const auto all = DataLoader(count_to(4)).batch(4);
   const auto half = DataLoader(all).shard({.index = 1, .count = 2});

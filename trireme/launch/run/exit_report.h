@@ -47,6 +47,10 @@ struct Failure {
 /// Returns the failure that the end of a log shows.
 Failure failure_of(const std::filesystem::path& log);
 
+/// Says of a rank that others have found to be at fault (FailureReport::faulty_rank) what it did.
+inline constexpr std::string_view kIsFaulty =
+    "holds other values than its replicas, so its memory or its processor may be at fault";
+
 /// Returns a count with its noun: `1 rank`, `2 ranks`.
 std::string describe_count(std::size_t count, std::string_view thing);
 

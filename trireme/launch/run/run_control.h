@@ -36,11 +36,12 @@ struct StopOrder {
 
 /// A rank of this run that has ended.
 struct EndedRank {
-  int rank = 0;       ///< the rank in the world
-  int process = 0;    ///< its process id
-  int code = 0;       ///< its exit code, or 128 plus the signal that ended it or the run
-  std::string how{};  ///< the same in words, such as `exited with code 3`
-  std::string log{};  ///< the path of its log
+  int rank = 0;            ///< the rank in the world
+  int process = 0;         ///< its process id
+  int code = 0;            ///< its exit code, or 128 plus the signal that ended it or the run
+  std::string how{};       ///< the same in words, such as `exited with code 3`
+  std::string log{};       ///< the path of its log
+  FailureReport report{};  ///< what it has reported of its failure
 };
 
 /// A run's connection to its scheduler. Not thread-safe.

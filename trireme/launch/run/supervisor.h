@@ -134,6 +134,7 @@ class Supervisor {
   void collect_progress();
   void note_end(const Rank& rank);
   void tell_failure(const Rank& rank);
+  FailureReport report_of(const Rank& rank) const;
   void show_lines();
   void handle_monitor();
 

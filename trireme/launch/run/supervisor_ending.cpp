@@ -29,7 +29,8 @@ milliseconds Supervisor::time_to_end() const {
 
 bool Supervisor::wants_restart() const {
   return first_failure_ && !is_leaving_ && attempt_.number < attempt_.most && !is_cancelled_ &&
-         !stop_signal_ && !ordered_code_ && !gave_up_;
+         !stop_signal_ && !ordered_code_ && !gave_up_ &&
+         !report_of(ranks_.at(*first_failure_)).is_final;
 }
 
 // Sends SIGTERM to each process only once: some programs take a second SIGTERM as a request to end

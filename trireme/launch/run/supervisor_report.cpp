@@ -62,7 +62,8 @@ void Supervisor::handle_control() {
 void Supervisor::await_order() {
   constexpr std::chrono::seconds kPatience{10};
   const bool may_come = options_.control && !has_order_ && first_failure_ && !is_cancelled_ &&
-                        attempt_.number < attempt_.most;
+                        attempt_.number < attempt_.most &&
+                        !report_of(ranks_.at(*first_failure_)).is_final;
   const auto until = Clock::now() + kPatience;
   while (may_come && Clock::now() < until) {
     if (const auto order = options_.control->receive()) {
@@ -80,7 +81,8 @@ void Supervisor::tell_scheduler(const Rank& rank) {
                   .process = rank.process,
                   .code = exit_code(*rank.status),
                   .how = describe_exit(*rank.status),
-                  .log = rank.output.log_path.string()};
+                  .log = rank.output.log_path.string(),
+                  .report = report_of(rank)};
   if (stop_signal_ && ended.code != kLeaveExitCode) {
     ended.code = 128 + *stop_signal_;
     ended.how = "was ended because its launcher was ended by " + describe_signal(*stop_signal_);
@@ -108,6 +110,9 @@ int Supervisor::report() {
     report_failure(ranks_.at(*first_failure_));
     if (options_.restarts > 0 && !is_cancelled_ && attempt_.number == attempt_.most) {
       say(join_message("no restart is left (--restarts ", attempt_.most, ")"));
+    } else if (options_.restarts > 0 && !is_cancelled_ &&
+               report_of(ranks_.at(*first_failure_)).is_final) {
+      say("no restart follows: the failure would come again, as the rank says");
     }
   } else {
     const bool lost_output = consoles_.output.lost_by() != 0 || consoles_.error.lost_by() != 0;
@@ -126,7 +131,11 @@ void Supervisor::report_failure(const Rank& rank) {
                      stopped_at_failure_.size() == 1 ? " was" : " were",
                      " stopped by a signal or a debugger, so that others waited in vain"));
   }
-  say(join_message("rank ", rank.number, " failed first: ", plan_.program, " ",
+  const FailureReport reported = report_of(rank);
+  if (reported.faulty_rank)
+    say(join_message("rank ", *reported.faulty_rank, ' ', kIsFaulty, ", as the ranks have found"));
+  say(join_message("rank ", rank.number,
+                   reported.faulty_rank ? " ended first: " : " failed first: ", plan_.program, " ",
                    describe_exit(status)));
   if (rank.was_stopped_for_good) {
     consoles_.error.write("  it was stopped and did not go on\n");

@@ -9,7 +9,8 @@
 namespace trireme::launch {
 
 void Supervisor::start_board() {
-  if (monitor_ != nullptr || options_.control) board_.emplace(plan_.ranks.size());
+  if (monitor_ != nullptr || options_.control || attempt_.most > 0)
+    board_.emplace(plan_.ranks.size());
   if (monitor_ == nullptr) return;
   watch(monitor_->fd(), Source::kMonitor, 0, EPOLLIN);
   RunStatus& facts = monitor_->facts();
@@ -69,9 +70,18 @@ void Supervisor::handle_monitor() {
   show_lines();
 }
 
+// Returns what a rank has reported of its failure.
+FailureReport Supervisor::report_of(const Rank& rank) const {
+  if (!board_) return {};
+  const auto reported = board_->read(static_cast<std::size_t>(&rank - ranks_.data()));
+  return reported_failure(reported.value_or(StepProgress()));
+}
+
 void Supervisor::tell_failure(const Rank& rank) {
   if (monitor_ == nullptr) return;
-  monitor_->fail(rank.number, host_name(), exit_code(*rank.status), describe_exit(*rank.status));
+  const std::optional<int> faulty = report_of(rank).faulty_rank;
+  monitor_->fail(faulty.value_or(rank.number), host_name(), exit_code(*rank.status),
+                 faulty ? std::string(kIsFaulty) : describe_exit(*rank.status));
 }
 
 }  // namespace trireme::launch

@@ -186,12 +186,17 @@ Json json_of(const Refused& message) {
 }
 
 Json json_of(const RankEnded& message) {
-  return {{"type", "ended"},
-          {"rank", message.rank},
-          {"process", message.process},
-          {"code", message.code},
-          {"how", many_lines(message.how, kLongestPath)},
-          {"log", one_line(message.log, kLongestPath)}};
+  Json json = {{"type", "ended"},
+               {"rank", message.rank},
+               {"process", message.process},
+               {"code", message.code},
+               {"how", many_lines(message.how, kLongestPath)},
+               {"log", one_line(message.log, kLongestPath)}};
+  const FailureReport& report = message.report;
+  if (report.faulty_rank) json["faulty_rank"] = *report.faulty_rank;
+  if (report.is_of_unknown_rank) json["unknown_rank"] = true;
+  if (report.is_final) json["final"] = true;
+  return json;
 }
 
 Json json_of(const Progress& message) {
@@ -257,11 +262,18 @@ Assignment assignment_of(const Fields& fields) {
 }
 
 RankEnded rank_ended_of(const Fields& fields) {
-  return {.rank = fields.number("rank", 0, kMostInWorld - 1),
-          .process = fields.number("process", 0, kMostInt),
-          .code = fields.number("code", 0, 255),
-          .how = fields.lines("how", kLongestPath),
-          .log = fields.text("log", kLongestPath)};
+  RankEnded message{
+      .rank = fields.number("rank", 0, kMostInWorld - 1),
+      .process = fields.number("process", 0, kMostInt),
+      .code = fields.number("code", 0, 255),
+      .how = fields.lines("how", kLongestPath),
+      .log = fields.text("log", kLongestPath),
+      .report = {.faulty_rank = std::nullopt,
+                 .is_of_unknown_rank = fields.has("unknown_rank") && fields.flag("unknown_rank"),
+                 .is_final = fields.has("final") && fields.flag("final")}};
+  if (fields.has("faulty_rank"))
+    message.report.faulty_rank = fields.number("faulty_rank", 0, kMostInWorld - 1);
+  return message;
 }
 
 Progress progress_of(const Fields& fields) {

@@ -87,11 +87,12 @@ struct Refused {
 
 /// A worker's message that one of its ranks has ended.
 struct RankEnded {
-  int rank = 0;       ///< the rank in the world
-  int process = 0;    ///< its process id
-  int code = 0;       ///< its exit code, or 128 plus the signal that killed it
-  std::string how{};  ///< the same in words, such as `exited with code 3`
-  std::string log{};  ///< the path of its log on its host; may be empty
+  int rank = 0;            ///< the rank in the world
+  int process = 0;         ///< its process id
+  int code = 0;            ///< its exit code, or 128 plus the signal that killed it
+  std::string how{};       ///< the same in words, such as `exited with code 3`
+  std::string log{};       ///< the path of its log on its host; may be empty
+  FailureReport report{};  ///< what it has reported of its failure
 };
 
 /// What ranks of a worker have reported.

@@ -51,6 +51,10 @@ struct SchedulerOptions {
   /// Lets the host of a slow rank (monitor.slow_factor) take part no more, if a restart is left and
   /// other workers can take its places.
   bool excludes_slow = false;
+  /// Lets the host of a rank that holds other values than its replicas (FailureReport::faulty_rank)
+  /// take part no more. If a restart is left and other workers cannot take its places, the run
+  /// ends.
+  bool excludes_faulty = false;
   /// What can be seen of the run from outside.
   MonitorOptions monitor{};
   /// The folder for the file `status_url`.

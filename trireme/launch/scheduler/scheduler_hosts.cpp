@@ -45,20 +45,25 @@ bool SchedulerLoop::exclude(const Peer& peer, const std::string& reason) {
   return true;
 }
 
-// Notes a failure, and excludes its host if it was one too many. Ends the run if that is not
-// possible.
+// Notes a failure, and excludes its host if it was one too many, or a faulty one. Ends the run if
+// that is not possible.
 void SchedulerLoop::count_failure(const Peer& peer, std::optional<int> rank,
-                                  const std::string& reason, int code) {
+                                  const std::string& reason, int code, bool is_faulty) {
   monitor_.fail(rank, peer.hello.host, code, reason);
   Host& host = hosts_[peer.hello.machine];
   host.name = peer.hello.host;
   ++host.failures;
   const int most = options_.most_host_failures;
-  if (most == 0 || host.failures < most || host.is_excluded || attempt_ >= options_.restarts)
-    return;
-  const std::string why = join_message(
-      "it has had ", describe_count(static_cast<std::size_t>(host.failures), "failure"),
-      " (--max-host-failures ", most, ")");
+  const bool is_one_too_many = most > 0 && host.failures >= most;
+  const bool is_excluded_at_once = is_faulty && options_.excludes_faulty;
+  const bool is_over = is_one_too_many || is_excluded_at_once;
+  if (!is_over || host.is_excluded || attempt_ >= options_.restarts) return;
+  const std::string why =
+      is_excluded_at_once
+          ? join_message("its rank ", rank.value_or(0), ' ', kIsFaulty, " (--exclude-faulty)")
+          : join_message("it has had ",
+                         describe_count(static_cast<std::size_t>(host.failures), "failure"),
+                         " (--max-host-failures ", most, ")");
   if (exclude(peer, why)) return;
   fail(
       join_message(reason, "\nthe host ", host.name, " would be excluded, because ", why,
@@ -69,18 +74,15 @@ void SchedulerLoop::count_failure(const Peer& peer, std::optional<int> rank,
 }
 
 void SchedulerLoop::exclude_slow(const SlowRank& slow) {
-  const auto found = std::ranges::find_if(peers_, [&](const auto& one) {
-    const int index = slow.rank - one.second.place.first_rank;
-    return one.second.state == Peer::State::kMember && index >= 0 && index < one.second.hello.ranks;
-  });
-  if (phase_ != Phase::kRunning || found == peers_.end()) return;
+  const Peer* const found = member_of(slow.rank);
+  if (phase_ != Phase::kRunning || found == nullptr) return;
   if (attempt_ >= options_.restarts) {
     return say("its host is not excluded (--exclude-slow): no restart is left (--restarts ",
                options_.restarts, ")");
   }
-  if (!exclude(found->second, describe(slow))) {
+  if (!exclude(*found, describe(slow))) {
     return say("its host is not excluded (--exclude-slow): the workers of other hosts have ",
-               ranks_elsewhere(found->second.hello.machine), " ranks, which are too few");
+               ranks_elsewhere(found->hello.machine), " ranks, which are too few");
   }
   restart(describe(slow));
 }

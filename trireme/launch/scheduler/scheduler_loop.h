@@ -84,8 +84,8 @@ class SchedulerLoop {
   void save_state();
   void remove_state();
   bool returns() const;
-  void count_failure(const Peer& peer, std::optional<int> rank, const std::string& reason,
-                     int code);
+  void count_failure(const Peer& peer, std::optional<int> rank, const std::string& reason, int code,
+                     bool is_faulty);
   bool is_excluded(const Hello& hello) const {
     return hosts_.contains(hello.machine) && hosts_.at(hello.machine).is_excluded;
   }
@@ -94,7 +94,9 @@ class SchedulerLoop {
   int ranks_elsewhere(const std::string& machine) const;
   bool exclude(const Peer& peer, const std::string& reason);
   void exclude_slow(const SlowRank& slow);
-  void fail_attempt(const Peer& peer, std::optional<int> rank, const std::string& reason, int code);
+  void fail_attempt(const Peer& peer, std::optional<int> rank, const std::string& reason, int code,
+                    const FailureReport& report = {});
+  const Peer* member_of(int rank) const;
   void restart(const std::string& reason);
   void add_spares();
   void fail(const std::string& reason, int code);

@@ -148,7 +148,7 @@ void SchedulerLoop::handle_rank_ended(Peer& peer, const RankEnded& end) {
         join_message("it said that rank ", end.rank, " has ended, which is not its own"), "");
   if (peer.ended.insert(end.rank).second) monitor_.rank_ended(end.rank, end.code, end.how);
   if (end.code != 0 && phase_ == Phase::kRunning)
-    return fail_attempt(peer, end.rank, describe_failure(peer, end), end.code);
+    return fail_attempt(peer, end.rank, describe_failure(peer, end), end.code, end.report);
   const bool all_ended = std::ranges::all_of(peers_, [](const auto& one) {
     return one.second.state != Peer::State::kMember || one.second.is_done();
   });
@@ -239,17 +239,42 @@ void SchedulerLoop::handle_store() {
   if (phase_ != Phase::kEnding) fail("the store failed: " + failure, 1);
 }
 
-// Ends the run, or this attempt if another one may follow.
-void SchedulerLoop::fail_attempt(const Peer& peer, std::optional<int> rank,
-                                 const std::string& reason, int code) {
-  if (code != kLeaveExitCode) {
-    count_failure(peer, rank, reason, code);
-    if (phase_ == Phase::kEnding) return;  // its host fails again and again
+// Returns the worker of a rank; null if it is lost.
+const Peer* SchedulerLoop::member_of(int rank) const {
+  for (const auto& [key, peer] : peers_) {
+    const int index = rank - peer.place.first_rank;
+    if (peer.state == Peer::State::kMember && index >= 0 && index < peer.hello.ranks) return &peer;
   }
-  if (attempt_ < options_.restarts && code != kLeaveExitCode) return restart(reason);
-  fail(reason, code);
-  if (options_.restarts > 0 && code != kLeaveExitCode)
+  return nullptr;
+}
+
+// Ends the run, or this attempt if another one may follow. A rank may say that another one is at
+// fault, whose host has failed then.
+void SchedulerLoop::fail_attempt(const Peer& peer, std::optional<int> rank,
+                                 const std::string& reason, int code, const FailureReport& report) {
+  const Peer* const faulty = report.faulty_rank ? member_of(*report.faulty_rank) : nullptr;
+  const std::string why =
+      faulty == nullptr ? reason
+                        : join_message("rank ", *report.faulty_rank, " (on ", faulty->hello.host,
+                                       ", ", faulty->address, ") ", kIsFaulty, "\n", reason);
+  if (code != kLeaveExitCode) {
+    if (faulty != nullptr) {
+      count_failure(*faulty, report.faulty_rank, why, code, /*is_faulty=*/true);
+    } else if (report.is_of_unknown_rank) {
+      monitor_.fail(rank, /*host=*/"", code, why);  // which counts for no host
+    } else {
+      count_failure(peer, rank, why, code, /*is_faulty=*/false);
+    }
+    if (phase_ == Phase::kEnding) return;  // its host is excluded, and there are too few others
+  }
+  const bool may_restart = code != kLeaveExitCode && !report.is_final;
+  if (attempt_ < options_.restarts && may_restart) return restart(why);
+  fail(why, code);
+  if (options_.restarts > 0 && may_restart) {
     say("no restart is left (--restarts ", options_.restarts, ")");
+  } else if (options_.restarts > 0 && report.is_final) {
+    say("no restart follows: the failure would come again, as the rank says");
+  }
 }
 
 // Asks all workers to end their ranks and to come again.

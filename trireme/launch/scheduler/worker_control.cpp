@@ -34,7 +34,8 @@ void WorkerControl::rank_ended(const EndedRank& rank) {
                          .process = rank.process,
                          .code = rank.code,
                          .how = rank.how,
-                         .log = rank.log});
+                         .log = rank.log,
+                         .report = rank.report});
 }
 
 }  // namespace trireme::launch

@@ -36,6 +36,8 @@ struct Followed {
 
 Followed* followed = nullptr;
 
+FailureReport own_report() { return reported_failure(own_progress().value_or(StepProgress())); }
+
 void tell_exit(int status, void* /*unused*/) {
   if (::getpid() != followed->process) return;  // a forked child
   followed->is_exiting = true;
@@ -44,7 +46,9 @@ void tell_exit(int status, void* /*unused*/) {
   followed->connection.say_ended({.rank = followed->connection.place().first_rank,
                                   .process = followed->process,
                                   .code = code,
-                                  .how = join_message("exited with code ", code)});
+                                  .how = join_message("exited with code ", code),
+                                  .log = "",
+                                  .report = own_report()});
 }
 
 std::terminate_handler terminate_before = nullptr;
@@ -59,7 +63,9 @@ std::terminate_handler terminate_before = nullptr;
     followed->connection.say_ended({.rank = followed->connection.place().first_rank,
                                     .process = followed->process,
                                     .code = 128 + SIGABRT,
-                                    .how = "ended by an exception: " + message_of(exception)});
+                                    .how = "ended by an exception: " + message_of(exception),
+                                    .log = "",
+                                    .report = own_report()});
   }
   if (terminate_before != nullptr) terminate_before();
   std::abort();

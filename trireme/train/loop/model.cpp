@@ -6,6 +6,7 @@
 #include <trireme/comm/consensus.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/data_loader.h>
+#include <trireme/parallel/check_replicas.h>
 #include <trireme/parallel/record/predicted_step.h>
 #include <trireme/plan/check_plan.h>
 #include <trireme/plan/plan_config.h>
@@ -73,6 +74,9 @@ Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
   if (options.autocast == at::kHalf) loss_scale.emplace(options.loss_scale);
   if (detail::PredictedStep::of_process() == nullptr) {
     recovery = detail::Recovery::of_process(options.group);
+    steps_between_checks = options.check_replicas.value_or(steps_between_replica_checks());
+    comm::check_same_text("numbers of steps between two comparisons of replicas (check_replicas)",
+                          std::to_string(steps_between_checks), options.group);
   }
 }
 
@@ -96,6 +100,11 @@ void Model::Impl::check_options() const {
   if (options.autocast && *options.autocast != at::kBFloat16 && *options.autocast != at::kHalf) {
     throw UsageError(join_message("a model was told to compute in ", *options.autocast),
                      "take at::kBFloat16 or at::kHalf, or none for fp32");
+  }
+  if (options.check_replicas.value_or(0) < 0) {
+    throw UsageError(join_message("a model was told to compare replicas every ",
+                                  *options.check_replicas, " steps"),
+                     "give a number above 0, or 0 for never");
   }
   const LossScale checked_scale(options.loss_scale);
   if (cuts_anything(options.plan) && options.group.size() > 1) check_can_shard(optimizer);

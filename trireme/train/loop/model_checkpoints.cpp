@@ -103,6 +103,7 @@ std::filesystem::path Model::save(const checkpoint::SaveOptions& options) const 
   };
   if (impl.running == nullptr) return save();
   Run& run = *impl.running;
+  impl.compare_replicas(run);
   const CheckpointContext begin{
       .run = run.context, .epoch = impl.position.epoch, .global_step = impl.position.global_step};
   run.calls.each("on_checkpoint_begin",
@@ -119,6 +120,7 @@ std::filesystem::path Model::save(const checkpoint::SaveOptions& options) const 
 void Model::save_async(const checkpoint::SaveOptions& options) const {
   Impl& impl = *impl_;
   impl.finish_save();
+  if (impl.running != nullptr) impl.compare_replicas(*impl.running);
   const Impl::PendingSave pending{
       .run = impl.running, .epoch = impl.position.epoch, .global_step = impl.position.global_step};
   if (impl.running != nullptr) {
@@ -181,6 +183,7 @@ void Model::Impl::resume(const std::filesystem::path& path) {
   Standing standing = standing_of(state);
   has_position = true;
   position = standing.position;
+  checked_step = 0;
   callback_states = std::move(standing.callback_states);
   if (loss_scale && standing.loss_scale) loss_scale->restore(*standing.loss_scale);
   detail::set_random_streams(state.own, device);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The implementation of Model, shared by its sources: model.cpp (constructor, evaluation),
 // model_training.cpp (the loop), model_planning.cpp, model_data.cpp, model_dry_run.cpp,
-// model_checkpoints.cpp, and the runners of plans.
+// model_checkpoints.cpp, model_faults.cpp, and the runners of plans.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -198,6 +198,8 @@ struct Model::Impl {
   std::optional<PendingSave> pending_save;
   std::unique_ptr<checkpoint::AsyncSaver> saver;  // made by the first asynchronous save
   std::unique_ptr<detail::Recovery> recovery;     // null in a run without restarts
+  std::int64_t steps_between_checks = 0;          // of replicas; 0 for none
+  std::int64_t checked_step = 0;                  // the global step of the last one
 
   void check_options() const;
   void find_device();
@@ -229,6 +231,10 @@ struct Model::Impl {
   StepEndContext train_step(Run& run, data::BatchStream* batches, const StepContext& step);
   /// Tells the other ranks the loss of this rank's step and its wishes.
   void start_agreement(const Run& run, const std::vector<detail::MicroBatchLoss>& losses);
+  /// Throws TrainingError on all ranks for a step whose loss is not finite. Names the samples, and
+  /// tells the launcher if the step has been tried again in vain. Collective.
+  [[noreturn]] void fail_for_loss(const Run& run, const StepContext& step,
+                                  const detail::NonFiniteLoss& found);
   /// Finds the plan if it is automatic and not known. Collective and blocking.
   void find_plan(const data::DataLoader& data);
   search::AutomaticPlan search_plan(const data::DataLoader& data);
@@ -263,6 +269,11 @@ struct Model::Impl {
   void resume(const std::filesystem::path& checkpoint);
   /// Loads what an earlier attempt of this run has kept, if it is newer. Collective.
   void recover();
+  /// Compares what several ranks hold, unless that has happened after this step or is not wanted.
+  /// Throws TrainingError on all ranks if it differs, or if a rank has failed before. Collective.
+  void compare_replicas(const Run& run);
+  /// Does so if it is time to. Collective.
+  void compare_replicas_if_due(Run& run);
   /// Keeps the state for another attempt, if it is time to. Collective.
   void keep_state(Run& run);
   /// Waits for an unfinished asynchronous save and tells callbacks of its end. Throws its failure.

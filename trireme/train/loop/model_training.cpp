@@ -149,8 +149,13 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
   }
   timer.measure(Phase::kOptimizer, [&] { optimizer.zero_grad(); });
   runner->step(run, batches, result);
-  const auto outcome =
-      timer.measure(Phase::kBackward, [&] { return agreement.finish(step.epoch, step.step); });
+  const auto outcome = timer.measure(Phase::kBackward, [&] {
+    try {
+      return agreement.finish(step.epoch, step.step);
+    } catch (const detail::NonFiniteLoss& found) {
+      fail_for_loss(run, step, found);
+    }
+  });
   if (outcome.has_failed) run.calls.failures().throw_on_all("training");
   check_rows(step);
   result.loss = outcome.loss;
@@ -258,6 +263,7 @@ void Model::Impl::train_epoch(Run& run) {
     accumulator.add_loss(static_cast<double>(end.loss), end.samples);
     end.all_samples = end.samples * data_ranks(options.plan, options.group.size());
     position.rows += end.all_samples;
+    compare_replicas_if_due(run);
     end.spans = run.timer.end_step();
     end.seconds = sum_of(end.spans);
     if (!run.context.is_dry_run) {
@@ -280,6 +286,7 @@ void Model::Impl::train_epoch(Run& run) {
 
 void Model::Impl::keep_state(Run& run) {
   if (!recovery || run.context.is_dry_run) return;
+  if (recovery->is_due(position.global_step)) compare_replicas(run);
   run.timer.measure(Phase::kCallbacks,
                     [&] { recovery->after_step(position.global_step, [&] { return content(); }); });
 }

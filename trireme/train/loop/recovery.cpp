@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/train/loop/recovery.h>
 
+#include <trireme/base/atomic_file.h>
 #include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
@@ -17,6 +18,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -78,7 +80,7 @@ std::optional<std::filesystem::path> Recovery::take_newest(std::int64_t global_s
 
 void Recovery::after_step(std::int64_t global_step,
                           const std::function<checkpoint::Content()>& make) {
-  if (is_broken_ || global_step < next_ || global_step == last_) return;
+  if (!is_due(global_step)) return;
   const auto started = Clock::now();
   if (!saver_) {
     saver_ = std::make_unique<checkpoint::AsyncSaver>(
@@ -118,6 +120,26 @@ void Recovery::stop_keeping(const std::string& reason) {
       "the state of the training cannot be kept, and a failure goes back to the last state or "
       "checkpoint before step ",
       next_, ": ", reason);
+}
+
+// Rank 0 decides, because the folder may not look the same on all hosts.
+bool Recovery::note_loss(std::int64_t global_step) {
+  std::string answer;
+  if (group_.rank() == 0) {
+    const std::filesystem::path file = options_.folder / ("lost_steps_of_" + options_.prefix);
+    std::string noted;
+    std::ifstream before(file);
+    for (std::string line; std::getline(before, line);) {
+      if (line == std::to_string(global_step)) answer = "again";
+      noted += line + "\n";
+    }
+    try {
+      write_file(file, noted + std::to_string(global_step) + "\n");
+    } catch (const Error& failure) {
+      warn("step ", global_step, " may be tried more than once again: ", failure.what());
+    }
+  }
+  return comm::all_gather_text(answer, group_).front() == "again";
 }
 
 void Recovery::finish() {

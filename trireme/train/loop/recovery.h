@@ -30,11 +30,20 @@ class Recovery {
   /// the same. Throws CheckpointError on all ranks if the folder cannot be read.
   std::optional<std::filesystem::path> take_newest(std::int64_t global_step);
 
+  /// Returns true if after_step() keeps the state after this step. The same on all ranks.
+  bool is_due(std::int64_t global_step) const {
+    return !is_broken_ && global_step >= next_ && global_step != last_;
+  }
+
   /// Keeps the state after a step, if it is time to. Blocks until the data of this rank is copied;
   /// it is written while training goes on. If it cannot be kept, rank 0 prints a warning, and
   /// nothing is kept from then on.
   /// @param make returns the data of this rank.
   void after_step(std::int64_t global_step, const std::function<checkpoint::Content()>& make);
+
+  /// Notes that a loss of this step was not finite. Returns true if an earlier attempt has noted
+  /// the same step: to go back and to try it again has not helped.
+  bool note_loss(std::int64_t global_step);
 
   /// Waits until the last state is written.
   void finish();

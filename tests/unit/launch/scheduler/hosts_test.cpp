@@ -27,6 +27,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 // A scheduler with restarts, in a thread.
 class Restarting {
@@ -97,9 +98,9 @@ class FakeWorker {
 
   void begin() { place_ = await<Assignment>(); }
   const Assignment& place() const { return place_; }
-  void end(int code) {
-    channel_.send(
-        encode(RankEnded{.rank = place_.first_rank, .process = 7, .code = code, .how = "ended"}));
+  void end(int code, const FailureReport& report = {}) {
+    channel_.send(encode(RankEnded{
+        .rank = place_.first_rank, .process = 7, .code = code, .how = "ended", .report = report}));
   }
   void end_well() {
     end(0);
@@ -189,6 +190,88 @@ TEST(SchedulerHosts, AreExcludedIfFewerRanksAreEnough) {
   EXPECT_EQ(good_again.place().world_size, 1);
   good_again.end_well();
   EXPECT_EQ(scheduler.wait(), 0);
+}
+
+// The rank that ends first has found the fault of another one.
+TEST(SchedulerHosts, AreExcludedIfARankOfTheirsIsFaulty) {
+  Restarting scheduler({.workers = 2, .restarts = 3, .excludes_faulty = true});
+  FakeWorker good(scheduler, "good");
+  FakeWorker bad(scheduler, "bad");
+  good.begin();
+  bad.begin();
+  FakeWorker spare(scheduler, "third");
+  spare.await<Accepted>();
+  good.end(1, {.faulty_rank = bad.place().first_rank});
+  EXPECT_FALSE(bad.await<EndRequest>().restarts);
+  EXPECT_TRUE(good.await<EndRequest>().restarts);
+  FakeWorker good_again(scheduler, "good");
+  good_again.begin();
+  spare.begin();
+  good_again.end_well();
+  spare.end_well();
+  EXPECT_EQ(scheduler.wait(), 0);
+  EXPECT_THAT(scheduler.printed,
+              AllOf(HasSubstr("the host bad is excluded: its rank 1 holds other values than its "
+                              "replicas, so its memory or its processor may be at fault "
+                              "(--exclude-faulty)"),
+                    HasSubstr("rank 0 failed first"), HasSubstr("restart 1 of 3")));
+}
+
+TEST(SchedulerHosts, EndTheRunIfAFaultyOneCannotBeReplaced) {
+  Restarting scheduler({.workers = 2, .restarts = 3, .excludes_faulty = true});
+  FakeWorker good(scheduler, "good");
+  FakeWorker bad(scheduler, "bad");
+  good.begin();
+  bad.begin();
+  good.end(1, {.faulty_rank = bad.place().first_rank});
+  EXPECT_FALSE(good.await<EndRequest>().restarts);
+  EXPECT_EQ(scheduler.wait(), 1);
+  EXPECT_THAT(scheduler.printed,
+              AllOf(HasSubstr("the host bad would be excluded, because its rank 1 holds other "
+                              "values than its replicas"),
+                    HasSubstr("the workers of other hosts have 1 of 2 ranks")));
+}
+
+TEST(SchedulerHosts, HaveFailedIfARankOfTheirsIsFaulty) {
+  Restarting scheduler({.workers = 2, .restarts = 3, .most_host_failures = 2});
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    FakeWorker good(scheduler, "good");
+    FakeWorker bad(scheduler, "bad");
+    good.begin();
+    bad.begin();
+    good.end(1, {.faulty_rank = bad.place().first_rank});
+    EXPECT_EQ(good.await<EndRequest>().restarts, attempt == 0);
+  }
+  EXPECT_EQ(scheduler.wait(), 1);
+  EXPECT_THAT(scheduler.printed, HasSubstr("the host bad would be excluded, because it has had 2 "
+                                           "failures (--max-host-failures 2)"));
+}
+
+// Two ranks differ, and nobody knows which of them is right.
+TEST(SchedulerHosts, HaveNotFailedIfTheFaultyRankIsUnknown) {
+  Restarting scheduler({.workers = 2, .restarts = 1, .most_host_failures = 1});
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    FakeWorker one(scheduler, "one");
+    FakeWorker two(scheduler, "two");
+    one.begin();
+    two.begin();
+    one.end(1, {.is_of_unknown_rank = true});
+    EXPECT_EQ(two.await<EndRequest>().restarts, attempt == 0);
+  }
+  EXPECT_EQ(scheduler.wait(), 1);
+  EXPECT_THAT(scheduler.printed,
+              AllOf(HasSubstr("no restart is left"), Not(HasSubstr("excluded"))));
+}
+
+TEST(SchedulerHosts, AreNotStartedAgainIfTheFailureWouldComeAgain) {
+  Restarting scheduler({.workers = 1, .restarts = 3});
+  FakeWorker worker(scheduler, "host");
+  worker.begin();
+  worker.end(1, {.is_final = true});
+  EXPECT_EQ(scheduler.wait(), 1);
+  EXPECT_THAT(scheduler.printed,
+              AllOf(HasSubstr("no restart follows: the failure would come again"),
+                    Not(HasSubstr("restart 1 of 3"))));
 }
 
 TEST(SchedulerHosts, AreExcludedIfTheyAreSlow) {

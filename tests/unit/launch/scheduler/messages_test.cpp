@@ -67,6 +67,11 @@ TEST(SchedulerMessages, ReadBackAsTheyWere) {
   const auto end = round_trip(RankEnded{.rank = 3, .process = 9, .code = 139, .how = "died"});
   EXPECT_EQ(end.code, 139);
   EXPECT_EQ(end.how, "died");
+  EXPECT_EQ(end.report, FailureReport());
+  const FailureReport report{.faulty_rank = 7, .is_final = true};
+  EXPECT_EQ(round_trip(RankEnded{.code = 1, .how = "it", .report = report}).report, report);
+  const FailureReport unknown{.is_of_unknown_rank = true};
+  EXPECT_EQ(round_trip(RankEnded{.code = 1, .how = "it", .report = unknown}).report, unknown);
   EXPECT_EQ(round_trip(EndRequest{.reason = "one\ntwo", .code = 3}).reason, "one\ntwo");
   EXPECT_EQ(round_trip(Refused{.reason = "no", .hint = "go"}).hint, "go");
   EXPECT_EQ(round_trip(Accepted{.wait_ms = 5}).wait_ms, 5);
