@@ -117,7 +117,7 @@ ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (found[i].defined()) all.gradients.push_back({parameters[i], dry_run.describe(found[i])});
   }
-  all.calls = dry_run.calls();
+  all.calls = dry_run.take_calls();
   all.along_axis = dry_run.calls_along_axis();
   return all;
 }

@@ -276,7 +276,10 @@ std::shared_ptr<const CallOutcome> DryRun::Impl::outcome_of(const c10::OperatorH
   const PlannedLayouts* plan = planned_layouts(facts, scan.inputs);
   if (plan != nullptr && !apply_here(*plan, scan.inputs)) plan = nullptr;
   // The answer depends on which tensors are compared, and out= on what has the right shape.
-  const bool is_kept = mode == Mode::kInstead && !facts.has_out && !is_answered(op, facts);
+  // Backward of an embedding follows how its table was divided in forward (RowCuts).
+  const bool follows_forward = facts.name.find("embedding") != std::string::npos;
+  const bool is_kept =
+      mode == Mode::kInstead && !facts.has_out && !follows_forward && !is_answered(op, facts);
   std::optional<CallWords> words;
   if (is_kept) words = words_of(op, scan, arguments, plan);
   if (words) {
@@ -458,6 +461,8 @@ const std::vector<std::shared_ptr<const CallAlongAxis>>& DryRun::calls_along_axi
 }
 
 const std::vector<DryRunCall>& DryRun::calls() const noexcept { return impl_->calls; }
+
+std::vector<DryRunCall> DryRun::take_calls() noexcept { return std::move(impl_->calls); }
 
 DryRunTensor DryRun::describe(const at::Tensor& tensor) const { return impl_->described(tensor); }
 

@@ -72,6 +72,8 @@ class DryRun {
 
   /// Returns the records in the order of the calls.
   const std::vector<DryRunCall>& calls() const noexcept;
+  /// Returns the records without a copy, and leaves none.
+  std::vector<DryRunCall> take_calls() noexcept;
 
   /// Describes a distributed tensor as an input of a later call: its name and the call that made
   /// it.
