@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of transformers in several dimensions, against what users of PyTorch have for each of them.
 
-Four models in fp32 with AdamW of PyTorch's defaults (LibTorch's in ours): `gpt` (7 M parameters, 128 tokens) and `bert`
+Four models in fp32 with AdamW (PyTorch's is fused, LibTorch's in ours is not): `gpt` (7 M parameters, 128 tokens) and `bert`
 (4 layers of 256 features, masked tokens, tied head), four rows on each rank; `long`, a GPT of 2 layers on one row of
 8,192 tokens; `experts`, a GPT whose second and fourth layer have eight experts, two for each token, four rows on each
 rank. Every rank has one thread and huge pages; the tensors of ours lie in the pool that init() makes.
@@ -14,7 +14,8 @@ next, and the peak of memory of the rank that takes most, as bench-data-parallel
 - Two stages of two ranks that share the products of each layer, 1F1B with four micro-batches, against
   torch.distributed.pipelining over modules that parallelize_module has divided, with loss_parallel.
 - An axis `context`, against one process of PyTorch with as many threads as there are cores, up to the number of ranks:
-  PyTorch's context_parallel refuses tensors on the CPU. All in one process is also what a user without it has.
+  PyTorch's context_parallel refuses tensors on the CPU. All in one process is also what a user without it has. Memory is that of
+  one rank, beside all of the process.
 - An axis `expert` against an all-to-all that is written by hand, with DistributedDataParallel for everything else. Ours reads
   the rows of all ranks on each.
 
@@ -99,7 +100,7 @@ def tensor_and_pipeline():
 
 def context(num_ranks):
     figures = Figures()
-    threads = str(min(num_ranks, os.cpu_count() or 1))
+    threads = str(min(num_ranks, len(os.sched_getaffinity(0))))
     programs = {"ours": ours("long", num_ranks, figures, 1, f"mesh=context={num_ranks}"),
                 "torch": peer("plain", "long", 1, figures, 1, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)}
     case = f"8,192 tokens, {num_ranks} ranks, context {num_ranks}"

@@ -212,7 +212,7 @@ def loss_of(outputs, targets):
 
 
 def adamw(parameters):
-    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-2)
+    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-2, fused=True)
 
 
 class Loop:
@@ -250,7 +250,8 @@ class DeepSpeedLoop:
         model = MODELS[options.model]()
         fill([model])
         config = {"train_micro_batch_size_per_gpu": options.rows, "zero_allow_untested_optimizer": True, "gradient_clipping": 0.0,
-                  "zero_optimization": {"stage": int(options.mode[-1]), "overlap_comm": True, "contiguous_gradients": True}}
+                  "zero_optimization": {"stage": int(options.mode[-1]), "overlap_comm": True, "contiguous_gradients": True,
+                                        "reduce_bucket_size": 1 << 20, "allgather_bucket_size": 1 << 20}}
         self.engine, *_ = deepspeed.initialize(model=model, optimizer=adamw(model.parameters()), config=config)
         self.batch = batch_of(options.model, options.rows, dist.get_rank())
 

@@ -29,7 +29,12 @@ auto call_python(const Call& call) {
   const py::gil_scoped_acquire gil;
   try {
     return call();
-  } catch (const py::error_already_set& error) {
+  } catch (py::error_already_set& error) {
+    if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
+    // What a collective of the hook reports is no mistake of the hook, and says what to do.
+    if (error.matches(py::module_::import("trireme.errors").attr("Error"))) {
+      throw UsageError(py::str(error.value()).cast<std::string>(), "");
+    }
     throw UsageError(join_message("the comm hook raised ", error.what()),
                      "correct the function that was given to register_comm_hook");
   }
@@ -64,7 +69,11 @@ void bind_comm_hooks(py::module_& module) {
       .def_readonly("memory", &GradientBucket::memory)
       .def_readonly("gradients", &GradientBucket::gradients)
       .def_readonly("names", &GradientBucket::names);
-  py::class_<CommHook, std::shared_ptr<CommHook>>(module, "CommHook");
+  py::class_<CommHook, std::shared_ptr<CommHook>>(module, "CommHook")
+      .def(py::init([](const py::args&, const py::kwargs&) -> std::shared_ptr<CommHook> {
+        throw UsageError("a CommHook cannot be made by itself",
+                         "give register_comm_hook a function, or trireme.PowerSgd or TopK");
+      }));
   py::class_<PowerSgdCommHook, CommHook, std::shared_ptr<PowerSgdCommHook>>(module, "PowerSgd")
       .def(py::init([](std::int64_t rank, std::int64_t start_iteration, double min_compression_rate,
                        bool error_feedback, bool warm_start, std::uint64_t seed,

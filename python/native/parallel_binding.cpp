@@ -87,6 +87,12 @@ void bind_group(py::module_& module) {
         return backend->getBackendOptions()->timeout;
       },
       py::arg("backend"));
+  module.def(
+      "check_same",
+      [](const comm::Group& group, const std::string& what, const std::string& text) {
+        comm::check_same_text(what, text, group);
+      },
+      py::arg("group"), py::arg("what"), py::arg("text"), NoGil());
   module.def("agree", &agree, py::arg("group"), py::arg("doing"), py::arg("failure"), NoGil());
   module.def(
       "data_part",

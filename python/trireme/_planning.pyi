@@ -332,6 +332,7 @@ def connect(store: Store, rank: int, size: int, timeout: timedelta, name: str, w
 def timeout_of(backend: Backend) -> timedelta: ...
 def agree(group: Group, doing: str, failure: str) -> None:
     """Raises UsageError on all ranks if `failure` is not empty on one. Collective."""
+def check_same(group: Group, what: str, text: str) -> None: ...
 def data_part(plan: Plan, group: Group) -> tuple[int, int]: ...
 def watch_signals_of_this_thread() -> None: ...
 
@@ -360,7 +361,7 @@ class GradientBucket:
         """[elements], flat: the gradients, with zeros as padding between them. A comm hook leaves the sum over ranks here."""
     @property
     def gradients(self) -> list[torch.Tensor]:
-        """Slices of `memory` in the shapes of the parameters."""
+        """Slices of `memory` in the shapes of the parameters, or of this rank's parts of distributed ones."""
     @property
     def names(self) -> list[str]:
         """Names of the parameters, in the same order."""

@@ -33,6 +33,8 @@ AnyPlan = Plan | SearchResult | Candidate | str | os.PathLike[str] | None
 
 # The groups of the library by those of torch.distributed. Modules that train over the same ranks share one.
 _groups: weakref.WeakKeyDictionary[dist.ProcessGroup, Any] = weakref.WeakKeyDictionary()
+# Which module a hook was registered for.
+_hook_owners: weakref.WeakKeyDictionary[CommHook, Callable[[], Parallelized | None]] = weakref.WeakKeyDictionary()
 # What modules were made into. It lives as long as the module, also if the script does not keep it.
 _parallelized: weakref.WeakKeyDictionary[torch.nn.Module, Parallelized] = weakref.WeakKeyDictionary()
 
@@ -185,25 +187,48 @@ class Parallelized:
 
             parallel.register_comm_hook(trireme.PowerSgd(rank=2))
 
-        Collective: all ranks register the same hook, between steps. Each module has a hook object of its own.
+        Collective: all ranks register the same hook, between steps. A hook takes the place of `Plan(wire=…)` too.
 
         Args:
-            hook: a `trireme.PowerSgd` or `trireme.TopK`, or a function. The function is called with each bucket while backward runs, in
-                the same order on all ranks. It starts the exchange and returns a function that waits until `bucket.memory` holds the sum
-                over ranks, or None if it holds it already. Trireme divides by the number of ranks afterwards. State that a hook keeps
-                between steps must be stored by the names of parameters, because buckets change after the first step. None restores
-                all-reduce.
+            hook: a `trireme.PowerSgd` or `trireme.TopK`, one object for each module, or a function. The function is called with each bucket
+                while backward runs, in the same order on all ranks. It starts the exchange over the group that was given to `parallelize`,
+                and returns a function that waits until `bucket.memory` holds the sum over ranks, or None if it holds it already. Trireme
+                divides by the number of ranks afterwards. State that a hook keeps between steps must be stored by the names of parameters,
+                because buckets change after the first step. A function that refers to the module keeps it until `close()`. None restores
+                what the plan says.
 
         Raises:
-            UsageError: if the plan has a ZeRO level above 0, whose gradients are summed in slices, or if the hook is none of these.
+            UsageError: on all ranks, if the plan has a ZeRO level above 0, whose gradients are summed in slices, if the hook is none of these
+                or belongs to another module, if ranks give hooks of different kinds, or for a function with a plan in which ranks share a
+                part of the data, because gradients are then summed over some of the ranks only.
         """
-        def take() -> None:
-            if hook is not None and not isinstance(hook, CommHook) and not callable(hook):
-                raise UsageError(f"the comm hook is a {type(hook).__name__}, expected trireme.PowerSgd, trireme.TopK, a function or None\n"
-                                 "  hint: such as parallel.register_comm_hook(trireme.PowerSgd(rank=2))")
-            self._native.register_comm_hook(hook if hook is None or isinstance(hook, CommHook) else _planning.PythonCommHook(hook))
+        native = _agreed(self._comm, "take the comm hook", lambda: self._native_hook(hook))
+        _planning.check_same(self._comm, "comm hook", type(native).__name__)
+        self._native.register_comm_hook(native)
+        if native is not None:
+            _hook_owners[native] = weakref.ref(self)
 
-        _agreed(self._comm, "take the comm hook", take)
+    def _native_hook(self, hook: Any) -> CommHook | None:
+        if hook is None:
+            return None
+        if self._native.sharded_parameters():
+            raise UsageError("the plan shards gradients, and a comm hook sums whole buckets\n"
+                             "  hint: use a plan with zero_level 0, or Plan(wire=\"bf16\")")
+        if isinstance(hook, CommHook):
+            owner = _hook_owners.get(hook, lambda: None)()
+            if owner is not None and owner is not self:
+                raise UsageError(f"the comm hook, a {type(hook).__name__}, belongs to another module, and keeps state of its parameters\n"
+                                 "  hint: make one for each module")
+            return hook
+        if isinstance(hook, type) or not callable(hook):
+            what = f"the class {hook.__name__}" if isinstance(hook, type) else f"a {type(hook).__name__}"
+            raise UsageError(f"the comm hook is {what}, expected a trireme.PowerSgd, a trireme.TopK, a function or None\n"
+                             "  hint: such as parallel.register_comm_hook(trireme.PowerSgd(rank=2))")
+        if self.data_part[1] != self._comm.size:
+            raise UsageError(f"the comm hook is a function, which sums over all {self._comm.size} ranks, but the plan has {self.data_part[1]} "
+                             "parts of the data, and sums gradients over the ranks with different parts\n"
+                             "  hint: use trireme.PowerSgd or trireme.TopK, or a plan with the axis data alone")
+        return _planning.PythonCommHook(hook)
 
     def abandon_step(self) -> None:
         """Drops a step that an exception has interrupted, so that the next `backward()` begins a new one.

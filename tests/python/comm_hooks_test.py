@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import os
 import unittest
 import weakref
 from collections.abc import Callable
@@ -145,12 +146,48 @@ def what_is_no_hook_is_refused(rank: int, size: int) -> None:
     # The mistake of one rank is an error on all.
     message = error_of(lambda: parallel.register_comm_hook(5 if rank == 1 else trireme.TopK()))
     assert "the comm hook is a int" in message, message
+    assert "the class PowerSgd" in error_of(lambda: parallel.register_comm_hook(trireme.PowerSgd))
+    message = error_of(lambda: parallel.register_comm_hook(None if rank == 1 else trireme.TopK()))
+    assert "comm hook" in message and "TopK" in message, message
+    shared = trireme.TopK()
+    parallel.register_comm_hook(shared)
+    other = trireme.parallelize(nn.Linear(3, 2))
+    assert "belongs to another module" in error_of(lambda: other.register_comm_hook(shared))
+    assert "a function" in error_of(lambda: trireme.CommHook())
     message = error_of(lambda: trireme.PowerSgd(rank=0))
     assert "0" in message, message
     assert "1.5" in error_of(lambda: trireme.TopK(fraction=1.5))
     model = nn.Linear(3, 2)
     sharded = trireme.parallelize(model, trireme.Plan(zero_level=1), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     assert "zero_level 0" in error_of(lambda: sharded.register_comm_hook(trireme.PowerSgd()))
+
+
+def a_refused_hook_changes_nothing(rank: int, size: int) -> None:
+    model = nn.Linear(3, 2)
+    parallel = trireme.parallelize(model)
+    error_of(lambda: parallel.register_comm_hook(5 if rank == 1 else lambda bucket: None))
+    model(torch.full((1, 3), float(rank))).sum().backward()
+    assert torch.equal(model.weight.grad, torch.full((2, 3), 0.5)), model.weight.grad
+
+
+def functions_are_refused_where_ranks_share_data(rank: int, size: int) -> None:
+    plan = trireme.Plan(mesh={"data": 1, "tensor": 2}, layouts={"weight": "Shard(0) on tensor", "bias": "Shard(0) on tensor"})
+    parallel = trireme.parallelize(nn.Linear(4, 2), plan)
+    assert "1 parts of the data" in error_of(lambda: parallel.register_comm_hook(lambda bucket: dist.all_reduce(bucket.memory)))
+
+
+def none_restores_the_precision_of_the_plan(rank: int, size: int) -> None:
+    def gradient(*hooks: Any) -> torch.Tensor:
+        torch.manual_seed(5)
+        model = nn.Linear(3, 2)
+        parallel = trireme.parallelize(model, trireme.Plan(wire="fp16"))
+        for hook in hooks:
+            parallel.register_comm_hook(hook)
+        model(torch.full((1, 3), 0.1234567 * (rank + 1))).square().sum().backward()
+        return model.weight.grad
+
+    assert torch.equal(gradient(), gradient(trireme.TopK(), None))
+    assert not torch.equal(gradient(), gradient(lambda bucket: dist.all_reduce(bucket.memory, async_op=True).wait))
 
 
 def options_that_differ_are_refused(rank: int, size: int) -> None:
@@ -160,7 +197,8 @@ def options_that_differ_are_refused(rank: int, size: int) -> None:
 
 OverTwoRanks = cases_of([a_function_that_sums_gives_the_bits_of_all_reduce, a_function_may_sum_at_once, a_function_changes_the_result,
                          power_sgd_of_full_rank_is_the_sum_within_rounding, top_k_of_everything_is_the_sum, none_restores_all_reduce,
-                         hooks_are_released_with_the_module, what_is_no_hook_is_refused, options_that_differ_are_refused])
+                         hooks_are_released_with_the_module, what_is_no_hook_is_refused, a_refused_hook_changes_nothing,
+                         functions_are_refused_where_ranks_share_data, none_restores_the_precision_of_the_plan, options_that_differ_are_refused])
 
 
 def raise_on_rank_1(rank: int, size: int, port: int) -> str:
@@ -173,6 +211,15 @@ def raise_on_rank_1(rank: int, size: int, port: int) -> str:
 
     try:
         train(rank, hook)
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+def die_before_the_sum(rank: int, size: int, port: int) -> str:
+    init(rank, size, port, backend="gloo", timeout=datetime.timedelta(seconds=20))
+    try:
+        train(rank, lambda bucket: os._exit(3) if rank == 1 else dist.all_reduce(bucket.memory, async_op=True).wait)
     except RuntimeError as error:
         return str(error)
     return "no error"
@@ -192,6 +239,11 @@ class Mistakes(unittest.TestCase):
         others, own = run_ranks(raise_on_rank_1)
         self.assertIn("ValueError: a mistake of the hook", own)
         self.assertNotEqual(others, "no error")
+
+    def test_a_rank_that_dies_is_no_mistake_of_the_hook(self) -> None:
+        message = run_ranks(die_before_the_sum)[0]
+        self.assertIn("rank 1 ended", message)
+        self.assertNotIn("the comm hook raised", message)
 
     def test_what_a_hook_returns_is_checked(self) -> None:
         for message in run_ranks(return_a_number):

@@ -197,6 +197,7 @@ void Parallelized::register_comm_hook(std::shared_ptr<CommHook> hook) {
     throw UsageError("the plan cuts gradients: a hook for whole buckets has no part in it",
                      "use a plan with zero_level 0, or plan.wire for fp16 and bf16");
   }
+  if (!hook) hook = comm_hook_for(impl_->plan.wire);
   if (impl_->reducer) impl_->reducer->register_comm_hook(std::move(hook));
 }
 

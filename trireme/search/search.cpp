@@ -240,7 +240,9 @@ class Search {
     return with_uneven_stages(std::move(candidate), choice, record);
   }
 
-  std::optional<Candidate> predicted(Plan plan, const Choice& choice, const ModuleRecord& record) {
+  // @param is_trial says that nobody hears why the plan is refused.
+  std::optional<Candidate> predicted(Plan plan, const Choice& choice, const ModuleRecord& record,
+                                     bool is_trial = false) {
     Candidate candidate = {
         .plan = std::move(plan), .rows = choice.rows, .recomputed = choice.recomputed};
     const auto problems =
@@ -248,17 +250,23 @@ class Search {
                       {.ranks = static_cast<int>(choice.pipe * choice.data * choice.shared.size()),
                        .entry = entry_for(candidate.plan)});
     if (!problems.empty()) {
-      refuse(problems.front().text);
+      if (!is_trial) refuse(problems.front().text);
       return {};
     }
     try {
       candidate.prediction = predict::predict(record, candidate.plan, cluster_, training_.options);
     } catch (const UsageError& error) {  // such as fewer places than stages
-      refuse(error.what());
+      if (!is_trial) refuse(error.what());
       return {};
     }
     candidate.fits = fits(candidate);
     return candidate;
+  }
+
+  // Returns how many bytes a rank may use.
+  double usable_bytes(const StageDevices& devices) const {
+    const double usable = kUsable * devices.memory_bytes;
+    return constraints_.memory_gib > 0 ? std::min(usable, result_.memory_limit) : usable;
   }
 
   // Returns whether the ranks of each stage have the memory.
@@ -266,8 +274,7 @@ class Search {
     if (has_one_kind_) return candidate.prediction.peak_memory() <= result_.memory_limit;
     bool all_fit = true;
     for (const StageDevices& devices : devices_of_stages(candidate.plan, cluster_)) {
-      const double limit =
-          constraints_.memory_gib > 0 ? result_.memory_limit : kUsable * devices.memory_bytes;
+      const double limit = usable_bytes(devices);
       const double needed = candidate.prediction.memory[candidate.devices.size()].total();
       candidate.devices.push_back({.kind = devices.slowest, .memory_limit = limit});
       all_fit = all_fit && needed <= limit;
@@ -275,35 +282,51 @@ class Search {
     return all_fit;
   }
 
-  static bool is_better(const Candidate& one, const Candidate& other) {
+  // Returns the share of its device's memory that the fullest rank needs.
+  double memory_share(const Candidate& candidate) const {
+    const RankMemory memory = fullest_rank(candidate, result_.memory_limit);
+    return memory.needed / memory.limit;
+  }
+
+  bool is_better(const Candidate& one, const Candidate& other) const {
     if (one.fits != other.fits) return one.fits;
     return one.fits ? one.prediction.step_seconds < other.prediction.step_seconds
-                    : one.prediction.peak_memory() < other.prediction.peak_memory();
+                    : memory_share(one) < memory_share(other);
   }
 
   // Returns the plan with the best stages that are found: those of equal work, or stages by the
-  // speed and the memory of their devices, and then whatever moving a boundary improves.
-  std::optional<Candidate> with_uneven_stages(std::optional<Candidate> best, const Choice& choice,
+  // speed and the memory of their devices, improved by moving boundaries.
+  std::optional<Candidate> with_uneven_stages(std::optional<Candidate> even, const Choice& choice,
                                               const ModuleRecord& record) {
-    if (!best) return best;
-    const Plan even = best->plan;
-    const UnevenStages uneven(record, even, cluster_, training_.options, repeated_, kUsable);
+    if (!even || is_out_of_time()) return even;
+    const Plan plan = even->plan;
+    std::vector<double> limits;
+    for (const StageDevices& devices : devices_of_stages(plan, cluster_)) {
+      limits.push_back(usable_bytes(devices));
+    }
+    const UnevenStages uneven(record, plan, cluster_, training_.options, repeated_, limits);
+    const auto divided = [&](const Stages& stages) {
+      Plan other = plan;
+      other.stages = stages;
+      ++result_.predicted;
+      return predicted(std::move(other), choice, record, /*is_trial=*/true);
+    };
+    const Stages by_devices = uneven.by_devices();
+    if (by_devices.empty()) return even;
+    std::optional<Candidate> best = divided(by_devices);
+    if (!best) return even;
     const auto improves = [&](const Stages& stages) {
-      Plan plan = even;
-      plan.stages = stages;
-      auto candidate = predicted(std::move(plan), choice, record);
+      if (is_out_of_time()) return false;
+      auto candidate = divided(stages);
       if (!candidate || !is_better(*candidate, *best)) return false;
       best = std::move(candidate);
       return true;
     };
-    const Stages by_devices = uneven.by_devices();
-    if (by_devices.empty()) return best;
-    improves(by_devices);
     constexpr int kMostMoves = 8;
-    for (int move = 0; move < kMostMoves && !best->plan.stages.empty(); ++move) {
+    for (int move = 0; move < kMostMoves; ++move) {
       if (std::ranges::none_of(uneven.neighbours(best->plan.stages), improves)) break;
     }
-    return best;
+    return is_better(*best, *even) ? best : even;
   }
 
   void predict_choice(const Ranked& ranked) {
@@ -324,8 +347,7 @@ class Search {
   }
 
   void keep_smallest(Candidate candidate) {
-    if (!result_.smallest ||
-        candidate.prediction.peak_memory() < result_.smallest->prediction.peak_memory()) {
+    if (!result_.smallest || memory_share(candidate) < memory_share(*result_.smallest)) {
       result_.smallest = std::move(candidate);
     }
   }
@@ -507,15 +529,26 @@ class Search {
 
 }  // namespace
 
+RankMemory fullest_rank(const Candidate& candidate, double memory_limit) {
+  RankMemory fullest = {.needed = candidate.prediction.peak_memory(), .limit = memory_limit};
+  for (std::size_t i = 0; i < candidate.devices.size(); ++i) {
+    const RankMemory memory = {.needed = candidate.prediction.memory[i].total(),
+                               .limit = candidate.devices[i].memory_limit};
+    if (i == 0 || memory.needed * fullest.limit > fullest.needed * memory.limit) fullest = memory;
+  }
+  return fullest;
+}
+
 const Candidate& SearchResult::fastest() const {
   if (!best.empty()) return best.front();
-  throw UsageError("no plan fits into the memory of the devices",
-                   smallest
-                       ? join_message("the smallest needs ",
-                                      report::bytes_as_text(smallest->prediction.peak_memory()),
-                                      " on a device, and ", report::bytes_as_text(memory_limit),
-                                      " are there; take more devices or a smaller batch")
-                       : std::string("take more devices or a smaller batch"));
+  std::string hint = "take more devices or a smaller batch";
+  if (smallest) {
+    const RankMemory memory = fullest_rank(*smallest, memory_limit);
+    hint = join_message("the smallest needs ", report::bytes_as_text(memory.needed),
+                        " on a device, and ", report::bytes_as_text(memory.limit),
+                        " are there; take more devices or a smaller batch");
+  }
+  throw UsageError("no plan fits into the memory of the devices", hint);
 }
 
 double SearchResult::gap() const noexcept {

@@ -45,6 +45,16 @@ struct Candidate {
   std::vector<CandidateDevices> devices{};
 };
 
+/// The memory of a rank and of its device, in bytes.
+struct RankMemory {
+  double needed = 0;
+  double limit = 0;  ///< what it may use
+};
+
+/// Returns the memory of the rank that uses most of what it may.
+/// @param memory_limit what a rank may use if all devices are of one kind.
+RankMemory fullest_rank(const Candidate& candidate, double memory_limit);
+
 struct SearchResult {
   /// The plans that fit, the fastest first. Empty if none does.
   std::vector<Candidate> best;

@@ -218,11 +218,11 @@ void write_nothing_fits(TextWriter& text, const SearchResult& result) {
   }
   if (!result.smallest) return;
   const predict::Prediction& prediction = result.smallest->prediction;
-  const double peak = prediction.peak_memory();
+  const RankMemory memory = fullest_rank(*result.smallest, result.memory_limit);
   text << "the smallest plan, " << mesh_text(result.smallest->plan) << " with zero_level "
        << result.smallest->plan.zero_level << " and " << result.smallest->plan.micro_batches
-       << " micro-batches, needs " << bytes_as_text(peak) << ", "
-       << bytes_as_text(peak - result.memory_limit) << " too much:\n";
+       << " micro-batches, needs " << bytes_as_text(memory.needed) << ", "
+       << bytes_as_text(memory.needed - memory.limit) << " too much:\n";
   write_memory(text, prediction);
   const predict::RankMemoryPrediction* const largest = largest_rank(prediction);
   const double states = largest->parameters + largest->gradients + largest->optimizer;
@@ -255,8 +255,9 @@ std::string to_string(const SearchResult& result) {
          << duration(part) << std::setw(9) << percent(part / prediction.step_seconds) << "  "
          << meaning << '\n';
   }
-  text << "memory of the largest rank " << bytes_as_text(prediction.peak_memory()) << " of "
-       << bytes_as_text(result.memory_limit) << '\n';
+  const RankMemory memory = fullest_rank(fastest, result.memory_limit);
+  text << (fastest.devices.empty() ? "memory of the largest rank " : "memory of the fullest rank ")
+       << bytes_as_text(memory.needed) << " of " << bytes_as_text(memory.limit) << '\n';
   write_memory(text, prediction);
   write_devices(text, fastest);
   text << advice(fastest) << "\n";
@@ -307,7 +308,8 @@ std::string compare(const SearchResult& chosen, const SearchResult& alternative,
     text << "  no such plan fits into " << bytes_as_text(alternative.memory_limit);
     if (alternative.smallest) {
       text << "; the smallest needs "
-           << bytes_as_text(alternative.smallest->prediction.peak_memory()) << ":\n";
+           << bytes_as_text(fullest_rank(*alternative.smallest, alternative.memory_limit).needed)
+           << ":\n";
       write_memory(text, alternative.smallest->prediction);
     } else {
       text << '\n';

@@ -98,8 +98,12 @@ std::vector<std::size_t> divide_by_costs(const StageCosts& costs) {
 
 UnevenStages::UnevenStages(const ModuleRecord& record, const Plan& plan,
                            const cluster::Cluster& cluster, const predict::TrainingOptions& options,
-                           const std::vector<RepeatedModules>& repeated, double usable)
-    : record_(record), plan_(plan), cluster_(cluster), options_(options), usable_(usable) {
+                           const std::vector<RepeatedModules>& repeated, std::vector<double> limits)
+    : record_(record),
+      plan_(plan),
+      cluster_(cluster),
+      options_(options),
+      limits_(std::move(limits)) {
   std::map<std::string, int> first_calls;
   for (int call = 0; call < record.num_forward; ++call) {
     for (const int parameter : record.call(call).parameters) {
@@ -108,7 +112,12 @@ UnevenStages::UnevenStages(const ModuleRecord& record, const Plan& plan,
       if (!unit.empty()) first_calls.try_emplace(unit, call);
     }
   }
-  for (const auto& [module, call] : first_calls) places_.push_back({module, call});
+  for (const auto& [module, call] : first_calls) {
+    // A module that contains others may end after they begin: no stage can begin with it.
+    const bool contains_another = std::ranges::any_of(
+        first_calls, [&](const auto& other) { return other.first.starts_with(module + '.'); });
+    if (!contains_another) places_.push_back({module, call});
+  }
   std::ranges::stable_sort(places_, {}, &Place::call);
   const auto equal = std::ranges::unique(places_, {}, &Place::call);
   places_.erase(equal.begin(), equal.end());
@@ -208,7 +217,7 @@ StageCosts UnevenStages::costs() const {
     std::vector<double>& bytes = costs.bytes.emplace_back(states);
     const double times = in_flight(plan_, rank);
     for (std::size_t part = 0; part < bytes.size(); ++part) bytes[part] += times * kept[part];
-    costs.limits.push_back(usable_ * device.memory_bytes / stages_of_rank);
+    costs.limits.push_back(limits_[static_cast<std::size_t>(rank)] / stages_of_rank);
   }
   return costs;
 }

@@ -46,10 +46,10 @@ using Stages = std::vector<std::pair<std::string, int>>;
 class UnevenStages {
  public:
   /// @param plan has several ranks along `pipe`. All arguments must outlive the object.
-  /// @param usable share of a device's memory that stages may take.
+  /// @param limits bytes that a rank may use, by coordinate along `pipe`.
   UnevenStages(const ModuleRecord& record, const Plan& plan, const cluster::Cluster& cluster,
                const predict::TrainingOptions& options,
-               const std::vector<RepeatedModules>& repeated, double usable);
+               const std::vector<RepeatedModules>& repeated, std::vector<double> limits);
 
   /// Returns stages whose slowest one takes about as little time as possible within memory, which
   /// is estimated. Empty if there are too few places, or no division fits.
@@ -75,7 +75,7 @@ class UnevenStages {
   const Plan& plan_;
   const cluster::Cluster& cluster_;
   const predict::TrainingOptions& options_;
-  double usable_;
+  std::vector<double> limits_;
   std::vector<Place> places_;       // the first one is the beginning of forward
   std::vector<int> rank_of_stage_;  // along `pipe`
 };

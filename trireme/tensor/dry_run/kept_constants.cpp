@@ -22,7 +22,7 @@ thread_local KeptConstants* constants_of_thread = nullptr;
 
 // Smaller tensors are computed again, and compared by their values.
 constexpr std::size_t kSmallBytes = 4096;
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // of all that is kept
+constexpr std::size_t kMostBytes = std::size_t{256} << 20;  // of all that is kept
 
 // The operator itself runs, and what it calls is not intercepted.
 struct Below {
