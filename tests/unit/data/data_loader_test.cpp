@@ -73,7 +73,7 @@ TEST(DataLoader, NamesTheSamplesOfABatchWithoutLoadingThem) {
       EXPECT_TRUE(loader.samples_of(epoch, number).empty());
     }
   }
-  EXPECT_THAT(message_of([&] { static_cast<void>(plain.samples_of(0, -1)); }),
+  EXPECT_THAT(message_of<UsageError>([&] { static_cast<void>(plain.samples_of(0, -1)); }),
               HasSubstr("the batch is -1"));
 }
 

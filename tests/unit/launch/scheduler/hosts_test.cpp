@@ -224,7 +224,7 @@ TEST(SchedulerHosts, EndTheRunIfAFaultyOneCannotBeReplaced) {
   good.begin();
   bad.begin();
   good.end(1, {.faulty_rank = bad.place().first_rank});
-  EXPECT_FALSE(good.await<EndRequest>().restarts);
+  EXPECT_FALSE(bad.await<EndRequest>().restarts);
   EXPECT_EQ(scheduler.wait(), 1);
   EXPECT_THAT(scheduler.printed,
               AllOf(HasSubstr("the host bad would be excluded, because its rank 1 holds other "
@@ -240,7 +240,7 @@ TEST(SchedulerHosts, HaveFailedIfARankOfTheirsIsFaulty) {
     good.begin();
     bad.begin();
     good.end(1, {.faulty_rank = bad.place().first_rank});
-    EXPECT_EQ(good.await<EndRequest>().restarts, attempt == 0);
+    EXPECT_EQ(bad.await<EndRequest>().restarts, attempt == 0);
   }
   EXPECT_EQ(scheduler.wait(), 1);
   EXPECT_THAT(scheduler.printed, HasSubstr("the host bad would be excluded, because it has had 2 "
