@@ -16,7 +16,7 @@
 namespace trireme::launch {
 
 /// The version of the protocol. Scheduler and workers must have the same one.
-inline constexpr int kSchedulerProtocol = 3;
+inline constexpr int kSchedulerProtocol = 4;
 
 /// The largest number of ranks that one worker may stand for.
 inline constexpr int kMostRanksOfWorker = 4096;

@@ -260,7 +260,7 @@ void SchedulerLoop::fail_attempt(const Peer& peer, std::optional<int> rank,
   if (code != kLeaveExitCode) {
     if (faulty != nullptr) {
       count_failure(*faulty, report.faulty_rank, why, code, /*is_faulty=*/true);
-    } else if (report.is_of_unknown_rank) {
+    } else if (report.is_of_unknown_rank || report.faulty_rank) {
       monitor_.fail(rank, /*host=*/"", code, why);  // which counts for no host
     } else {
       count_failure(peer, rank, why, code, /*is_faulty=*/false);

@@ -218,8 +218,13 @@ std::string describe(const std::vector<int>& ranks, const std::vector<Seat>& sea
 
 void report(const detail::ReplicaVerdict& verdict, const std::vector<Seat>& seats) {
   if (verdict.minority.empty()) return report_failure({.is_of_unknown_rank = true});
-  const auto first = static_cast<std::size_t>(verdict.minority.front());
-  report_failure({.faulty_rank = seats[first].world_rank});
+  const Seat& first = seats[static_cast<std::size_t>(verdict.minority.front())];
+  const bool is_one_host = std::ranges::all_of(verdict.minority, [&](int rank) {
+    return seats[static_cast<std::size_t>(rank)].host == first.host;
+  });
+  // Ranks of several hosts at once: no single host is at fault.
+  if (!is_one_host) return report_failure({.is_of_unknown_rank = true});
+  report_failure({.faulty_rank = first.world_rank});
 }
 
 [[noreturn]] void fail(const detail::ReplicaVerdict& verdict, const std::vector<Seat>& seats,

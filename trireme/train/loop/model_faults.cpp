@@ -10,6 +10,7 @@
 #include <trireme/train/loop/model_impl.h>
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <string>
 #include <utility>
@@ -23,9 +24,13 @@ std::string samples_of(const data::DataLoader& data, const StepContext& step,
                        std::int64_t micro_batches) {
   constexpr std::size_t kShown = 64;
   std::vector<std::int64_t> samples;
-  for (std::int64_t i = 0; i < micro_batches; ++i) {
-    const auto some = data.samples_of(step.epoch - 1, (step.step - 1) * micro_batches + i);
-    samples.insert(samples.end(), some.begin(), some.end());
+  try {
+    for (std::int64_t i = 0; i < micro_batches; ++i) {
+      const auto some = data.samples_of(step.epoch - 1, (step.step - 1) * micro_batches + i);
+      samples.insert(samples.end(), some.begin(), some.end());
+    }
+  } catch (const std::exception& error) {  // the other ranks wait for this text
+    return join_message("unknown (", error.what(), ")");
   }
   const std::size_t left_out = samples.size() > kShown ? samples.size() - kShown : 0;
   samples.resize(samples.size() - left_out);
@@ -72,12 +77,11 @@ void Model::Impl::fail_for_loss(const Run& run, const StepContext& step,
   const bool has_states = recovery && !run.context.is_dry_run;
   const bool comes_again = has_states && recovery->note_loss(step.global_step);
   // The data and the random numbers are the same each time.
-  if (comes_again) report_failure({.is_final = true});
+  report_failure({.is_of_unknown_rank = true, .is_final = comes_again});
   throw TrainingError(
       join_message(found.what(),
-                   comes_again  ? "; the step was tried again from a state that was kept, and it "
-                                  "was so again"
-                   : has_states ? "; after a restart the step is tried once more"
+                   comes_again  ? "; the step was tried again, and it was so again"
+                   : has_states ? "; if a restart is left, the step is tried once more"
                                 : "",
                    samples),
       "lower the learning rate, look for infinite or missing values in the data of this step, or "

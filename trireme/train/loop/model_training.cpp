@@ -317,6 +317,7 @@ void Model::Impl::end_epoch(Run& run, const EpochContext& epoch,
 }
 
 void Model::Impl::run_epochs(Run& run) {
+  report_failure({});  // the program has caught an earlier one
   run.calls.set_place(position.epoch, position.global_step);
   run.calls.each("on_run_begin", [&](Callback& callback) { callback.on_run_begin(run.context); });
   if (!run.context.is_dry_run) {

@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cmath>
 #include <fstream>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -127,14 +128,19 @@ bool Recovery::note_loss(std::int64_t global_step) {
   std::string answer;
   if (group_.rank() == 0) {
     const std::filesystem::path file = options_.folder / ("lost_steps_of_" + options_.prefix);
-    std::string noted;
-    std::ifstream before(file);
-    for (std::string line; std::getline(before, line);) {
-      if (line == std::to_string(global_step)) answer = "again";
-      noted += line + "\n";
+    const int attempt = checkpoint::restart_count();
+    std::ostringstream noted;
+    int earlier = 0;
+    std::int64_t step = 0;
+    int ranks = 0;
+    // A program that has caught the error in this attempt, and other ranks, had other data.
+    for (std::ifstream before(file); before >> earlier >> step >> ranks;) {
+      if (earlier < attempt && step == global_step && ranks == group_.size()) answer = "again";
+      noted << earlier << ' ' << step << ' ' << ranks << '\n';
     }
+    noted << attempt << ' ' << global_step << ' ' << group_.size() << '\n';
     try {
-      write_file(file, noted + std::to_string(global_step) + "\n");
+      write_file(file, noted.str());
     } catch (const Error& failure) {
       warn("step ", global_step, " may be tried more than once again: ", failure.what());
     }

@@ -444,7 +444,7 @@ TEST(WorkerConnection, RefusesASchedulerOfAnotherVersion) {
   options.timeout = 60s;
   EXPECT_THAT(message_of<ConfigError>([&] { WorkerConnection{options}; }),
               AllOf(HasSubstr("has version 9.9.9 of Trireme with protocol 99, this worker has "),
-                    HasSubstr(TRIREME_VERSION " with protocol 3")));
+                    HasSubstr(TRIREME_VERSION " with protocol 4")));
 }
 
 TEST(DescribeProgram, ComparesTheWholeFile) {
