@@ -155,8 +155,8 @@ class Parallelized {
 
   /// Makes `hook` sum the buckets of gradients in place of all-reduce: PowerSGD, top-k or a hook of
   /// your own. Null restores what the plan says: all-reduce, in half precision if plan.wire is
-  /// set; a hook takes the place of plan.wire too. Call it between steps, on all ranks alike. Throws
-  /// UsageError if the plan shards gradients, because these need sums of slices.
+  /// set; a hook takes the place of plan.wire too. Call it between steps, on all ranks alike.
+  /// Throws UsageError if the plan shards gradients, because these need sums of slices.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
   /// Adds a number to the step under way, for example its loss or a flag for values that are not

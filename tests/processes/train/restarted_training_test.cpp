@@ -109,11 +109,9 @@ TEST(RestartedTrainings, TryAStepOnceMoreIfItsLossIsNotFinite) {
 TEST(RestartedTrainings, EndIfALossIsNotFiniteAgain) {
   const Finished finished = run_ranks(2, kProgram, "data 0:14:1:nan 1:14:1:nan", kEachStep);
   EXPECT_NE(finished.code, 0) << finished.output;
-  EXPECT_THAT(
-      finished.output,
-      AllOf(HasSubstr("the step was tried again, and it was so again"),
-            HasSubstr("no restart follows: the failure would come again"),
-            ::testing::Not(HasSubstr("restart 2 of 3"))));
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("the step was tried again, and it was so again"),
+                                     HasSubstr("no restart follows: the failure would come again"),
+                                     ::testing::Not(HasSubstr("restart 2 of 3"))));
 }
 
 TEST(RestartedTrainings, BeginAnewIfWhatWasKeptIsDamaged) {

@@ -5,6 +5,7 @@
 #include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
+#include <trireme/base/text.h>
 #include <trireme/base/warning.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/reader.h>
@@ -19,7 +20,6 @@
 #include <atomic>
 #include <cmath>
 #include <fstream>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -129,18 +129,21 @@ bool Recovery::note_loss(std::int64_t global_step) {
   if (group_.rank() == 0) {
     const std::filesystem::path file = options_.folder / ("lost_steps_of_" + options_.prefix);
     const int attempt = checkpoint::restart_count();
-    std::ostringstream noted;
-    int earlier = 0;
-    std::int64_t step = 0;
-    int ranks = 0;
+    std::string noted;
     // A program that has caught the error in this attempt, and other ranks, had other data.
-    for (std::ifstream before(file); before >> earlier >> step >> ranks;) {
+    std::ifstream before(file);
+    for (std::string line; std::getline(before, line);) {
+      TextReader reader(line);
+      int earlier = 0;
+      std::int64_t step = 0;
+      int ranks = 0;
+      reader >> earlier >> step >> ranks;
       if (earlier < attempt && step == global_step && ranks == group_.size()) answer = "again";
-      noted << earlier << ' ' << step << ' ' << ranks << '\n';
+      noted += line + '\n';
     }
-    noted << attempt << ' ' << global_step << ' ' << group_.size() << '\n';
+    noted += join_message(attempt, ' ', global_step, ' ', group_.size(), '\n');
     try {
-      write_file(file, noted.str());
+      write_file(file, noted);
     } catch (const Error& failure) {
       warn("step ", global_step, " may be tried more than once again: ", failure.what());
     }
