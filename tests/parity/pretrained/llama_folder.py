@@ -12,6 +12,7 @@ import tempfile
 
 import tokenizers
 import torch
+import torchvision_operators  # noqa: F401
 import transformers
 
 SEQUENCE = 32

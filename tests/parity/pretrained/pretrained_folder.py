@@ -6,6 +6,7 @@ usage: pretrained_folder.py <folder>
 import sys
 
 import torch
+import torchvision_operators  # noqa: F401
 import transformers
 
 

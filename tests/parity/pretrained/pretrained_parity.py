@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 import torch
+import torchvision_operators  # noqa: F401
 import transformers
 from safetensors.torch import load_file, save_file
 

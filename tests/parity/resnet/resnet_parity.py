@@ -10,12 +10,8 @@ import sys
 import tempfile
 
 import torch
+import torchvision_operators  # noqa: F401
 from safetensors.torch import load_file, save_file
-
-# torchvision registers shape functions for two operators of its extension module, which fits another build of torch and stays unloaded.
-_library = torch.library.Library("torchvision", "DEF")
-for operator in ("nms", "qnms"):
-    _library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 import torchvision  # noqa: E402
 
