@@ -18,6 +18,8 @@
 #include <trireme/plan/plan.h>
 #include <trireme/tensor/distributed_tensor.h>
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
