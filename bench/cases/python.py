@@ -28,7 +28,7 @@ SIZES = [4, *(4**power << 10 for power in (0, 2, 3, 4, 5, 6, 7, 8, 9))]  # 1 KiB
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
                "PYTHONPATH": str(ROOT / "build/release/python"), "PYTHONDONTWRITEBYTECODE": "1",
                "PYTHONWARNINGS": "ignore"}
-# All in 30 minutes, on two cores: the timed steps of a run, odd numbers. DTensor's are more, because little of a step is communication.
+# All in 40 minutes, on two cores: the timed steps of a run, odd numbers. DTensor's are more, because little of a step is communication.
 STEPS = {"resnet18": 3, "gpt": 5, "wide-mlp": 3}
 DTENSOR_STEPS = {"gpt": 15, "wide-mlp": 9}
 METHODS = {"DDP": ("ddp", ("resnet18", "gpt", "wide-mlp")), "FSDP2": ("fsdp", ("gpt", "wide-mlp")),
