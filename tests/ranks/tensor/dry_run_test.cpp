@@ -263,6 +263,77 @@ TEST(DryRun, OfHalfPrecision) {
   });
 }
 
+// Calls that differ in one respect each. A dry run keeps what it finds out about a call for calls
+// that are alike, and must not take any of these for another one.
+std::vector<std::function<void(const DeviceMesh&)>> calls_that_differ() {
+  const auto made = [](const DeviceMesh& mesh, const Tensor& values, const Placement& placement) {
+    return distribute(values, Layout::replicated(mesh).with(0, placement));
+  };
+  return {
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({4, 6}), Shard{0}).sum(1); },
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({4, 6}), Shard{0}).sum(0); },
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({4, 6}), Shard{0}).sum(1, true); },
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({4, 6}), Shard{1}).sum(1); },
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({4, 6}), Replicate{}).sum(1); },
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({4, 8}), Shard{0}).sum(1); },
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({6, 4}).t(), Shard{0}).sum(1); },
+      [=](const DeviceMesh& mesh) {
+        (void)made(mesh, numbers({4, 6}).to(at::kFloat), Shard{0}).sum(1);
+      },
+      [=](const DeviceMesh& mesh) {
+        (void)made(mesh, numbers({4, 6}), Shard{0}).sum({1}, false, at::kFloat);
+      },
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({4, 6}), Shard{0}).mean(1); },
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({4, 6}), Shard{0}).add(1); },
+      [=](const DeviceMesh& mesh) { (void)made(mesh, numbers({4, 6}), Shard{0}).add(1.0); },
+      [=](const DeviceMesh& mesh) {
+        (void)made(mesh, numbers({4, 6}).to(at::kLong), Shard{0}).add(1);
+      },
+      [=](const DeviceMesh& mesh) {
+        (void)made(mesh, numbers({4, 6}).to(at::kLong), Shard{0}).add(1.0);
+      },
+      [=](const DeviceMesh& mesh) {
+        const Tensor x = made(mesh, numbers({4, 6}), Shard{0});
+        (void)torch::cat({x, x}, 0);
+      },
+      [=](const DeviceMesh& mesh) {
+        const Tensor x = made(mesh, numbers({4, 6}), Shard{0});
+        (void)torch::cat({x, x, x}, 0);
+      },
+  };
+}
+
+TEST(DryRun, KnowsCallsThatAreAlikeFromOthers) {
+  const DeviceMesh mesh = DeviceMesh::unconnected({{"tensor", 2}});
+  const auto calls = calls_that_differ();
+  const auto record_of = [](const DryRun& dry_run, std::size_t begin) {
+    std::vector<std::string> lines;
+    for (std::size_t i = begin; i < dry_run.calls().size(); ++i) {
+      const DryRunCall& call = dry_run.calls()[i];
+      std::string line = test::line_of(call) + " flops " + std::to_string(call.flops);
+      for (const auto& output : call.outputs) {
+        line += std::string(" ") + c10::toString(output.dtype) + " " + output.layout.to_string();
+        for (const std::int64_t size : output.sizes) line += " " + std::to_string(size);
+        for (const std::int64_t stride : output.strides) line += " by " + std::to_string(stride);
+      }
+      lines.push_back(line);
+    }
+    return lines;
+  };
+  const DryRun together;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const std::size_t begin = together.calls().size();
+      calls[i](mesh);
+      const std::vector<std::string> found = record_of(together, begin);
+      const DryRun alone;
+      calls[i](mesh);
+      EXPECT_EQ(found, record_of(alone, 0)) << "call " << i << " in pass " << pass;
+      EXPECT_FALSE(found.empty());
+    }
+  }
+}
+
 TEST(DryRun, KeepsValuesAway) {
   const DeviceMesh mesh = DeviceMesh::unconnected({{"tensor", 2}});
   const DryRun dry_run;

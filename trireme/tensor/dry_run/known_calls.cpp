@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/dry_run/known_calls.h>
 
+#include <trireme/tensor/axis_links.h>
+#include <trireme/tensor/rules/rule_table.h>
+
 #include <bit>
 #include <string_view>
 #include <utility>
@@ -108,6 +111,7 @@ std::optional<CallWords> words_of(const c10::OperatorHandle& op, const Scan& sca
   // The schema of an operator has one address as long as the operator is registered.
   words.push_back(reinterpret_cast<std::uintptr_t>(&op.schema()));
   words.push_back(reinterpret_cast<std::uintptr_t>(plan));
+  words.push_back(rules_version() + axis_links_version());
   for (const InputSlot& input : scan.inputs) append_input(input, words);
   ArgumentWords others(words);
   for (const c10::IValue& value : arguments) {

@@ -33,7 +33,7 @@ struct CallOutcome {
 };
 
 /// The words that tell calls apart: the operator, the geometry, dtype and layout of each tensor,
-/// the layouts of a plan, and the values of all other arguments.
+/// the layouts of a plan, the values of all other arguments, and the version of rules and links.
 using CallWords = std::vector<std::uint64_t>;
 
 /// Returns the words of a call; std::nullopt if an argument is of a type that is not compared.
