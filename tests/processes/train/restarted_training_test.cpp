@@ -85,12 +85,14 @@ TEST(RestartedTrainings, GoBackBeforeABitThatFlips) {
 TEST(RestartedTrainings, KeepNoStateWithABitThatHasFlipped) {
   const std::string expected = result_of(run_ranks(2, kProgram, "data"));
   const Finished finished = run_ranks(2, kProgram, "data 0:14:1:flip",
-                                      "--restarts 1 --recovery-seconds 1000 --check-replicas 5");
+                                      "--restarts 1 --recovery-seconds 0 --check-replicas 1000");
   EXPECT_EQ(finished.code, 0) << finished.output;
   EXPECT_EQ(result_of(finished), expected) << finished.output;
+  // A state would be kept after each step, and no comparison is due but for that.
   EXPECT_THAT(finished.output,
-              AllOf(HasSubstr("after step 15 the ranks do not hold the same bits"),
-                    HasSubstr("ranks 0, 1 differ from each other"), HasSubstr("first step 3\n")));
+              AllOf(HasSubstr("after step 14 the ranks do not hold the same bits"),
+                    HasSubstr("ranks 0, 1 differ from each other"),
+                    ::testing::AnyOf(HasSubstr("first step 13\n"), HasSubstr("first step 14\n"))));
 }
 
 // What made the loss infinite is gone.
