@@ -255,7 +255,7 @@ class Recording {
     }
     const int root = root_of(input.made_by);
     if (root < 0) {
-      if (input.name.empty() && inputs_.insert(input.memory).second) {
+      if (input.name.empty() && !input.is_number && inputs_.insert(input.memory).second) {
         record_.input_bytes += local_bytes(input);
       }
       return;

@@ -126,6 +126,8 @@ struct DryRun::Impl {
     std::vector<std::int64_t> strides;
     int number = -1;
   };
+  // Storages of plain tensors. The references keep their addresses from being used again.
+  std::unordered_map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> plain_memories;
   mutable std::unordered_map<const c10::StorageImpl*, std::vector<Value>> values;
   mutable int num_values = 0;
   int axis_to_decide = -1;  // along which calls are kept; -1: they are not
@@ -151,7 +153,7 @@ struct DryRun::Impl {
   void predict_replicated(const c10::OperatorHandle& op, const OperatorFacts& facts,
                           const Scan& scan, const Rule* rule, Call& call, Prediction& prediction);
   void record_inputs(const OperatorFacts& facts, const c10::FunctionSchema& schema,
-                     const Scan& scan, const CallOutcome& outcome, DryRunCall& record) const;
+                     const Scan& scan, const CallOutcome& outcome, DryRunCall& record);
   void record_outputs(const OperatorFacts& facts, c10::ArrayRef<c10::IValue> arguments,
                       const Prediction& prediction, DryRunCall& record);
   void remember(const OperatorFacts& facts, const Scan& scan, const std::vector<at::Tensor>& made);
@@ -350,8 +352,7 @@ CallOutcome DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorF
 }
 
 void DryRun::Impl::record_inputs(const OperatorFacts& facts, const c10::FunctionSchema& schema,
-                                 const Scan& scan, const CallOutcome& outcome,
-                                 DryRunCall& record) const {
+                                 const Scan& scan, const CallOutcome& outcome, DryRunCall& record) {
   const Decision* const decision = outcome.prediction.decision.get();
   record.name = facts.name;
   record_node(record);
@@ -365,7 +366,13 @@ void DryRun::Impl::record_inputs(const OperatorFacts& facts, const c10::Function
     DryRunTensor recorded = described(*slot.tensor);
     recorded.argument = schema.arguments()[static_cast<std::size_t>(slot.argument)].name();
     if (slot.element >= 0) recorded.argument += join_message("[", slot.element, "]");
-    if (recorded.is_plain) recorded.given = Layout::replicated(scan.first->layout.mesh());
+    if (recorded.is_plain) {
+      recorded.given = Layout::replicated(scan.first->layout.mesh());
+      recorded.is_number = slot.tensor->unsafeGetTensorImpl()->is_wrapped_number();
+      if (recorded.memory != nullptr) {
+        plain_memories.try_emplace(recorded.memory, slot.tensor->storage().getWeakStorageImpl());
+      }
+    }
     recorded.layout = recorded.given;
     if (decision != nullptr) {
       recorded.layout = decision->inputs[i].target;

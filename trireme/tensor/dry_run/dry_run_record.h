@@ -30,7 +30,8 @@ struct DryRunTensor {
   at::ScalarType dtype = at::kFloat;
   bool requires_grad = false;    ///< of inputs only
   bool is_plain = false;         ///< plain, which counts as replicated
-  const void* memory = nullptr;  ///< storage of a plain tensor; unique while the tensor lives
+  bool is_number = false;        ///< a plain tensor that stands for a number, as 1 in `x.add_(1)`
+  const void* memory = nullptr;  ///< storage of a plain tensor; unique among those of the dry run
   Layout given;                  ///< layout before the call
   Layout layout;                 ///< layout in which the call reads or returns it
   /// Collectives that redistribute an input from `given` to `layout`. For a result that is written

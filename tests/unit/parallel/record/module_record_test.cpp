@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
 
 namespace trireme {
@@ -62,6 +63,27 @@ TEST(ModuleRecord, NeedsAsManyDevicesAsRanks) {
   small.hosts[0].devices = 2;
   EXPECT_THAT(test::message_of<UsageError>([&] { collectives_of_forward(&small); }),
               testing::HasSubstr("cluster test has 2 devices, and 4 ranks need one each"));
+}
+
+// Tensors that forward makes and frees may get the same memory, and numbers become tensors on the
+// way to an operator: neither may change what is counted from run to run.
+TEST(ModuleRecord, CountsTensorsThatForwardMakesAndNoNumbers) {
+  torch::nn::Linear model(8, 8);
+  const auto input_bytes = [&](bool with_numbers) {
+    return record_module(*model, {.mesh = {{"data", 1}}},
+                         [&] {
+                           at::Tensor sum = model->forward(torch::ones({4, 8}));
+                           for (int i = 0; i < 20; ++i) {
+                             sum = sum + torch::full({8}, i);
+                             if (with_numbers) sum = sum.mul(2).add_(1);
+                           }
+                           return sum.mean();
+                         })
+        .input_bytes;
+  };
+  const double expected = sizeof(float) * 4 * 8 + 20 * sizeof(std::int64_t) * 8;
+  EXPECT_EQ(input_bytes(false), expected);
+  EXPECT_EQ(input_bytes(true), expected);
 }
 
 }  // namespace
