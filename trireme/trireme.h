@@ -43,7 +43,9 @@
 #include <trireme/graph/show/picture.h>
 #include <trireme/graph/show/table.h>
 #include <trireme/optim/autocast.h>
+#include <trireme/optim/fused_adam.h>
 #include <trireme/optim/gradients.h>
+#include <trireme/optim/lamb.h>
 #include <trireme/optim/learning_rate_schedule.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/optim/plateau.h>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of transformers in several dimensions, against what users of PyTorch have for each of them.
 
-Four models in fp32 with AdamW (PyTorch's is fused, LibTorch's in ours is not): `gpt` (7 M parameters, 128 tokens) and `bert`
+Four models in fp32 with AdamW (fused in all programs): `gpt` (7 M parameters, 128 tokens) and `bert`
 (4 layers of 256 features, masked tokens, tied head), four rows on each rank; `long`, a GPT of 2 layers on one row of
 8,192 tokens; `experts`, a GPT whose second and fourth layer have eight experts, two for each token, four rows on each
 rank. Every rank has one thread and huge pages; the tensors of ours lie in the pool that init() makes.

@@ -7,6 +7,7 @@
 #include <trireme/base/config/configuration.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
+#include <trireme/optim/fused_adam.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/training_step.h>
 #include <trireme/plan/expert_layouts.h>
@@ -206,7 +207,7 @@ class Trainer {
  private:
   Training training_;
   std::vector<torch::Tensor> batch_;
-  torch::optim::AdamW optimizer_;
+  trireme::FusedAdamW optimizer_;
   std::optional<trireme::TrainingStep> recorded_;
   std::optional<trireme::Parallelized> parallel_;
 };

@@ -3,6 +3,7 @@
 // rank keeps, when parameters are whole, and what is refused.
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/optim/fused_adam.h>
 #include <trireme/optim/lamb.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/optim/post_validation.h>
@@ -89,9 +90,11 @@ TEST_P(Sharded, ShowsWholeParametersToWhoeverLooks) {
   });
 }
 
-TEST_P(Sharded, GivesTheOptimizerBackWhole) {
+// Compares with one process, bit for bit. Slices have other bounds than vector instructions.
+template <typename Optimizer>
+void check_that_the_optimizer_is_given_back_whole(const Plan& plan) {
   test::Net alone = make_net(1);
-  torch::optim::AdamW expected(alone->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true));
+  Optimizer expected(alone->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true));
   const auto step_alone = [&](int step) {
     std::vector<torch::Tensor> totals;
     for (int rank = 0; rank < 3; ++rank) {
@@ -118,9 +121,8 @@ TEST_P(Sharded, GivesTheOptimizerBackWhole) {
   step_alone(1);
   run_ranks(3, [&](const Group& group) {
     test::Net net = make_net(1);
-    torch::optim::AdamW optimizer(net->parameters(),
-                                  torch::optim::AdamWOptions(0.01).amsgrad(true));
-    Parallelized parallelized = parallelize(*net, plan(), group);
+    Optimizer optimizer(net->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true));
+    Parallelized parallelized = parallelize(*net, plan, group);
     for (int step = 0; step < 2; ++step) {
       parallelized.shard(optimizer);  // cut again what was made whole
       loss_of(net, make_batch(step, group.rank())).backward();
@@ -145,6 +147,14 @@ TEST_P(Sharded, GivesTheOptimizerBackWhole) {
       EXPECT_TRUE(torch::equal(state.max_exp_avg_sq(), whole.max_exp_avg_sq()));
     }
   });
+}
+
+TEST_P(Sharded, GivesTheOptimizerBackWhole) {
+  check_that_the_optimizer_is_given_back_whole<torch::optim::AdamW>(plan());
+}
+
+TEST_P(Sharded, GivesAFusedOptimizerBackWhole) {
+  check_that_the_optimizer_is_given_back_whole<FusedAdamW>(plan());
 }
 
 TEST_P(Sharded, HasTheNormOfAllPartsAndSeesAnOverflowOnAnyRank) {

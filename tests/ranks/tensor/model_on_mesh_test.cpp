@@ -2,6 +2,7 @@
 // Model with a plan whose mesh has other axes than data: the same training as with data alone.
 #include <trireme/base/error.h>
 #include <trireme/data/data_loader.h>
+#include <trireme/optim/fused_adam.h>
 #include <trireme/optim/lamb.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -53,11 +54,12 @@ struct Outcome {
   std::vector<torch::Tensor> parameters;
 };
 
-enum class Kind { kAdamW, kLamb };
+enum class Kind { kAdamW, kFusedAdamW, kLamb };
 
 std::unique_ptr<torch::optim::Optimizer> optimizer_of(Kind kind,
                                                       std::vector<torch::Tensor> parameters) {
   if (kind == Kind::kLamb) return lamb(std::move(parameters), {.learning_rate = 1e-2});
+  if (kind == Kind::kFusedAdamW) return std::make_unique<FusedAdamW>(std::move(parameters), 1e-2);
   return std::make_unique<torch::optim::AdamW>(std::move(parameters), 1e-2);
 }
 
@@ -120,6 +122,22 @@ TEST(ModelOnMesh, TrainsByLambAsOnOneRank) {
       EXPECT_TRUE(torch::allclose(outcome.parameters[i], expected.parameters[i], 1e-9, 1e-9));
     }
   });
+}
+
+TEST(ModelOnMesh, TrainsByFusedAdamWAsOnOneRank) {
+  Outcome expected;
+  run_ranks(1,
+            [&](const comm::Group& group) { expected = train({}, group, {}, Kind::kFusedAdamW); });
+  for (const int zero_level : {0, 2}) {
+    run_ranks(4, [&](const comm::Group& group) {
+      Plan plan = on_mesh({{"data", 2}, {"tensor", 2}});
+      plan.zero_level = zero_level;
+      const Outcome outcome = train(plan, group, {}, Kind::kFusedAdamW);
+      for (std::size_t i = 0; i < outcome.parameters.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(outcome.parameters[i], expected.parameters[i], 1e-9, 1e-9));
+      }
+    });
+  }
 }
 
 TEST(ModelOnMesh, TrainsOnPartsOfSequences) {

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps parameters by FusedAdam and FusedAdamW for fused_adam_parity.py: reads options, parameters
+// and the gradients of each step as JSON, and prints the parameters after each step.
+#include <trireme/optim/fused_adam.h>
+
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+
+at::Tensor tensor_of(const json& values) {
+  return torch::tensor(values.get<std::vector<double>>(), torch::kDouble).to(torch::kFloat);
+}
+
+std::vector<double> values_of(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.to(torch::kDouble);
+  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
+}
+
+template <typename Optimizer, typename Options>
+std::unique_ptr<torch::optim::Optimizer> made(const std::vector<at::Tensor>& parameters,
+                                              const json& options) {
+  auto given = Options(options.at("lr").get<double>());
+  given.betas({options.at("betas").at(0).get<double>(), options.at("betas").at(1).get<double>()})
+      .eps(options.at("eps").get<double>())
+      .weight_decay(options.at("weight_decay").get<double>())
+      .amsgrad(options.at("amsgrad").get<bool>());
+  return std::make_unique<Optimizer>(parameters, given);
+}
+
+json steps_of(const json& request) {
+  std::vector<at::Tensor> parameters;
+  for (const json& values : request.at("parameters")) {
+    parameters.push_back(tensor_of(values).requires_grad_());
+  }
+  const json& options = request.at("options");
+  const auto optimizer =
+      request.at("optimizer").get<std::string>() == "AdamW"
+          ? made<trireme::FusedAdamW, torch::optim::AdamWOptions>(parameters, options)
+          : made<trireme::FusedAdam, torch::optim::AdamOptions>(parameters, options);
+  json steps = json::array();
+  for (const json& gradients : request.at("gradients")) {
+    for (std::size_t number = 0; number < parameters.size(); ++number) {
+      parameters[number].mutable_grad() = tensor_of(gradients.at(number));
+    }
+    optimizer->step();
+    json after = json::array();
+    for (const at::Tensor& parameter : parameters) after.push_back(values_of(parameter.detach()));
+    steps.push_back(after);
+  }
+  return steps;
+}
+
+}  // namespace
+
+int main() {
+  json all = json::array();
+  for (const json& request : json::parse(std::cin)) all.push_back(steps_of(request));
+  std::cout << all.dump() << '\n';
+}
