@@ -85,6 +85,11 @@ bench-%:
 	@tools/build release trireme_program benchmarks
 	@build/python/bin/python bench/run.py $(BENCH) $(subst -,_,$*)
 
+quality-gpt: ## Train a GPT in Trireme and PyTorch with three seeds each, for docs/results; more than an hour
+	@tools/setup build test quality
+	@tools/build release trireme_program example_char_gpt
+	@build/python/bin/python bench/quality/gpt.py $(QUALITY)
+
 bench-build: ## Time demo, test and a changed file in fresh clones without a compiler cache; about half an hour
 	@tools/setup build test
 	@tools/build release

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs benchmarks beside their peers and records the comparison.
 
-bench/run.py [--smoke] [--pairs N] [--only EXPRESSION] [all | NAME...]
+bench/run.py [--smoke] [--pairs N] [--only EXPRESSION [--record]] [all | NAME...]
 
 For each case of bench/cases/NAME.py: one pair of runs to warm up, then pairs of ours and the peer's, who takes turns at
 being first. A pair gives one ratio, ours over the peer's; what drifts slowly (clock rates, caches, neighbours) touches
 both runs of a pair and falls out of it. A sweep (SWEEPS) is the same with programs that measure many cases in one run:
 each round runs every program once, and gives a pair for each comparison. Writes bench/results/NAME.jsonl and
 machine.json; see bench/README.md. --smoke runs one short pair of each, writes nothing, and only shows that everything
-still works. --only measures the cases whose name has the regular expression, prints the table and writes nothing.
+still works. --only measures the cases whose name has the regular expression, prints the table and writes nothing;
+with --record it replaces the records of these cases in the results.
 """
 import argparse
 import dataclasses
@@ -178,6 +179,17 @@ def machine():
     }
 
 
+def replaced(known, measured):
+    """The known records, with those that were measured again in their places, and new ones at the end."""
+    def key(record):
+        return record["case"], record["metric"], record["peer_name"]
+
+    records = {key(record): record for record in (*known, *measured)}
+    if len({key(record) for record in known}) < len(known):
+        raise ValueError("two records have the same case, metric and peer: measure all cases instead")
+    return list(records.values())
+
+
 def run_benchmark(name, options):
     """Measures all cases of one benchmark, prints the table and writes the results. Returns what failed."""
     module = importlib.import_module(f"cases.{name}")
@@ -213,13 +225,17 @@ def run_benchmark(name, options):
     if options.smoke:
         return failures
     print(table(records, goals), flush=True)
-    if not failures and not options.only:
+    if records and not failures and (options.record or not options.only):
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        file = RESULTS / f"{name}.jsonl"
+        if options.only and file.exists():
+            records = replaced([json.loads(line) for line in file.read_text().splitlines()], records)
+        file.write_text("".join(json.dumps(record) + "\n" for record in records))
         machines = RESULTS / "machine.json"
         known = json.loads(machines.read_text()) if machines.exists() else {}
         described = {**machine(), **getattr(module, "versions", dict)()}
-        machines.write_text(json.dumps({**known, name: described}, indent=2, sort_keys=True) + "\n")
+        entry = f"{name} --only {options.only}" if options.only else name
+        machines.write_text(json.dumps({**known, entry: described}, indent=2, sort_keys=True) + "\n")
     return failures
 
 
@@ -229,10 +245,13 @@ def main():
     parser.add_argument("--smoke", action="store_true", help="one short pair of each; writes no results")
     parser.add_argument("--pairs", type=int, help="pairs for each case, at least 5")
     parser.add_argument("--only", default="", metavar="EXPRESSION",
-                        help="only cases whose name has this regular expression; writes no results")
+                        help="only cases whose name has this regular expression; writes no results without --record")
+    parser.add_argument("--record", action="store_true", help="with --only: replace the records of these cases in the results")
     parser.add_argument("names", nargs="*", choices=[*available, "all"], default="all", metavar="NAME",
                         help="; ".join(available))
     options = parser.parse_args()
+    if options.record and (options.smoke or not options.only):
+        parser.error("--record goes with --only, and not with --smoke")
     names = available if "all" in options.names else options.names
     failures = [failure for name in names for failure in run_benchmark(name, options)]
     for failure in failures:

@@ -76,7 +76,7 @@ Text read_text(const LanguageOptions& options, std::shared_ptr<const data::Token
 void train(trireme::Model& model, const Text& text, const LanguageOptions& options,
            trireme::Callbacks callbacks) {
   const auto training =
-      training_batches(data::DataLoader(text.training).shuffle(/*seed=*/1), model, options.batch);
+      training_batches(data::DataLoader(text.training).shuffle(options.seed), model, options.batch);
   const auto validation =
       evaluation_batches(data::DataLoader(text.validation), model, options.batch);
   const double loss = train(model, training, validation, options, std::move(callbacks)).loss;

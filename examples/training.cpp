@@ -60,8 +60,14 @@ void add_options(CLI::App& app, TrainingOptions& options) {
   add_number(app, "--batch", options.batch, "Samples of all ranks in a step");
   app.add_option("--learning-rate", options.learning_rate, "Highest learning rate")
       ->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of weights, dropout and the order of samples")
+      ->capture_default_str();
   app.add_option("--run", options.run,
                  "Folder for checkpoints and records; a second start goes on from there");
+  app.add_option("--save-every", options.save_every,
+                 "Steps between checkpoints, beside those at the end of each epoch; 0 for none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   add_options(app, static_cast<PlanOptions&>(options));
 }
 
@@ -135,7 +141,8 @@ trireme::Evaluation train(trireme::Model& model, const data::DataLoader& trainin
   std::optional<trireme::Checkpoint> checkpoint;
   std::optional<trireme::JsonlWriter> events;
   if (!options.run.empty()) {
-    callbacks.emplace_back(checkpoint.emplace(trireme::CheckpointOptions{.save = save}));
+    callbacks.emplace_back(checkpoint.emplace(
+        trireme::CheckpointOptions{.save = save, .every_steps = options.save_every}));
     callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{.folder = options.run}));
     if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix))
       model.resume(*newest);

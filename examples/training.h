@@ -30,7 +30,9 @@ struct TrainingOptions : PlanOptions {
   std::int64_t epochs = 10;
   std::int64_t batch = 16;
   double learning_rate = 1e-3;
+  std::uint64_t seed = 1;  // of weights, dropout and the order of samples
   std::string run;
+  std::int64_t save_every = 0;  // steps between checkpoints; 0: only at the end of each epoch
 };
 
 /// Adds the options of a training with those of its plan.

@@ -21,7 +21,7 @@ from pipeline import Embeddings, fill, numbers
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -322,15 +322,19 @@ class TensorPipelineLoop:
                                               input_args=(values if stage else tokens,),
                                               output_args=(logits if self.is_last else values,))
         self.schedule = pipelining.Schedule1F1B(pipe_stage, self.MICRO_BATCHES, loss_fn=loss_of)
-        self.optimizer = adamw(piece.parameters())
+        # A fused step takes tensors of one kind.
+        kinds = [[each for each in piece.parameters() if isinstance(each, DTensor) == is_divided] for is_divided in (True, False)]
+        self.optimizers = [adamw(parameters) for parameters in kinds if parameters]
 
     def step(self):
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
         losses = [] if self.is_last else None
         with loss_parallel() if self.is_last else contextlib.nullcontext():
             self.schedule.step(*([] if self.is_last else [self.inputs]), target=self.targets if self.is_last else None,
                                losses=losses, return_outputs=False)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         if not self.is_last:
             return None
         values = [loss.full_tensor() if hasattr(loss, "full_tensor") else loss for loss in losses]

@@ -16,7 +16,7 @@ struct Options : examples::LanguageOptions {
 
 void run(const Options& options) {
   const auto world = trireme::init();
-  torch::manual_seed(1);
+  torch::manual_seed(options.seed);
   const examples::Text text = examples::read_text(options);
   const models::GPTOptions sizes{.vocabulary = text.tokenizer->vocabulary_size(),
                                  .sequence = options.sequence,
@@ -30,8 +30,9 @@ void run(const Options& options) {
     return trireme::CrossEntropy()(network(rows["input"]).transpose(1, 2), rows["target"]);
   };
   const trireme::Plan plan = examples::plan_for(options, *network, world.group);
-  trireme::Model model(loss, network.ptr(), optimizer,
-                       {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = 1});
+  trireme::Model model(
+      loss, network.ptr(), optimizer,
+      {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = options.seed});
   examples::train(model, text, options);
 
   models::GPT writer(sizes);

@@ -32,7 +32,7 @@ models::LLaMAOptions sizes_of(const Options& options, std::int64_t vocabulary) {
 
 void run(const Options& options) {
   const auto world = trireme::init();
-  torch::manual_seed(1);
+  torch::manual_seed(options.seed);
   const bool is_pretrained = !options.pretrained.empty();
   const examples::Text text = examples::read_text(
       options, is_pretrained ? examples::read_tokenizer(options.pretrained) : nullptr);
@@ -47,8 +47,9 @@ void run(const Options& options) {
     return trireme::CrossEntropy()(network(rows["input"]).transpose(1, 2), rows["target"]);
   };
   const trireme::Plan plan = examples::plan_for(options, *network, world.group);
-  trireme::Model model(loss, network.ptr(), optimizer,
-                       {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = 1});
+  trireme::Model model(
+      loss, network.ptr(), optimizer,
+      {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = options.seed});
   examples::train(model, text, options);
 
   models::LLaMA trained(sizes);

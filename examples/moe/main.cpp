@@ -69,7 +69,7 @@ void print(const std::map<std::string, Counts>& mixtures) {
 
 void run(const Options& options) {
   const auto world = trireme::init();
-  torch::manual_seed(1);
+  torch::manual_seed(options.seed);
   const examples::Text text = examples::read_text(options);
   const models::MixtureOptions sizes{.gpt = {.vocabulary = text.tokenizer->vocabulary_size(),
                                              .sequence = options.sequence,
@@ -89,8 +89,9 @@ void run(const Options& options) {
   };
   trireme::Plan plan = examples::plan_for(options, *network, world.group);
   plan.broadcast_buffers = false;  // each rank counts the tokens of its own sequences
-  trireme::Model model(loss, network.ptr(), optimizer,
-                       {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = 1});
+  trireme::Model model(
+      loss, network.ptr(), optimizer,
+      {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = options.seed});
 
   std::map<std::string, Counts> last_epoch;
   trireme::CountMonitor counts({.buffers = {"*.tokens_taken", "*.tokens_dropped"}});

@@ -43,14 +43,13 @@ data::DataLoader images(const Options& options, data::Split split) {
   }
   const bool is_training = split == data::Split::kTrain;
   data::DataLoader loader(examples::pictures(options.synthetic, is_training ? 1 : 2));
-  if (is_training) loader.shuffle(1);
   return loader.map("image", data::rescale(1 / 255.0))
       .map("image", data::normalize({0.5, 0.5, 0.5}, {0.25, 0.25, 0.25}));
 }
 
 void run(const Options& options) {
   const auto world = trireme::init();
-  torch::manual_seed(1);
+  torch::manual_seed(options.seed);
   const bool is_synthetic = options.synthetic > 0;
   models::ViT network(models::ViTOptions{.image_size = is_synthetic ? 32 : 28,
                                          .patch_size = options.patch,
@@ -62,10 +61,11 @@ void run(const Options& options) {
                                          .classes = 10});
   torch::optim::AdamW optimizer(network->parameters(), options.learning_rate);
   const trireme::Plan plan = examples::plan_for(options, *network, world.group);
-  trireme::Model model(network, trireme::CrossEntropy(), optimizer,
-                       {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = 1});
-  const auto training =
-      examples::training_batches(images(options, data::Split::kTrain), model, options.batch);
+  trireme::Model model(
+      network, trireme::CrossEntropy(), optimizer,
+      {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = options.seed});
+  const auto training = examples::training_batches(
+      images(options, data::Split::kTrain).shuffle(options.seed), model, options.batch);
   const auto test =
       examples::evaluation_batches(images(options, data::Split::kTest), model, options.batch);
 

@@ -11,10 +11,12 @@
 
 #include <gmock/gmock.h>
 #include <tests/ranks/thread_ranks.h>
+#include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -28,6 +30,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+
+// An optimizer whose state no checkpoint holds.
+class OfUnknownKind : public torch::optim::Optimizer {
+ public:
+  explicit OfUnknownKind(std::vector<at::Tensor> parameters)
+      : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{std::move(parameters)},
+                  std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+  at::Tensor step(LossClosure /*closure*/) override { return {}; }
+};
 
 // Flips one bit in the memory of this rank, as a broken memory module does.
 void flip_bit(const at::Tensor& tensor, std::int64_t element = 0, int bit = 3) {
@@ -119,6 +130,22 @@ TEST(CheckReplicas, NamesBothOfTwoRanks) {
                     HasSubstr("With three replicas or more, the faulty one is known")));
   EXPECT_TRUE(reported_failure(own_progress().value_or(StepProgress())).is_of_unknown_rank);
   report_failure({});
+}
+
+TEST(CheckReplicas, FailsOnAllRanksIfOneCannotComputeItsChecksums) {
+  testing::run_ranks(3, [](const comm::Group& group) {
+    Training training({}, group);
+    training.step();
+    OfUnknownKind unknown(training.net->parameters());
+    torch::optim::Optimizer* given = &training.optimizer;
+    if (group.rank() == 1) given = &unknown;
+    const std::string error = test::message_of<UsageError>(
+        [&] { check_replicas(training.parallelized, *training.net, given, 1); });
+    if (group.rank() != 1) {
+      EXPECT_THAT(error,
+                  HasSubstr("rank 1 could not compute the checksums of its tensors and failed: "));
+    }
+  });
 }
 
 TEST(CheckReplicas, FindsGradientsAndOptimizerState) {

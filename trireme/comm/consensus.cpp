@@ -96,18 +96,22 @@ Outcomes run_on_all(const Group& group, const std::function<std::string()>& work
   return outcomes;
 }
 
-void succeed_together(std::string_view doing, const Group& group,
-                      const std::function<void()>& call) {
-  const Outcomes outcomes = run_on_all(group, [&] {
-    call();
-    return std::string();
-  });
-  if (outcomes.own) std::rethrow_exception(outcomes.own);
-  const int first = outcomes.first_failed();
+void Outcomes::throw_failure(std::string_view doing) const {
+  if (own) std::rethrow_exception(own);
+  const int first = first_failed();
   if (first < 0) return;
   throw UsageError(join_message("rank ", first, " could not ", doing,
-                                " and failed: ", outcomes.texts[static_cast<std::size_t>(first)]),
+                                " and failed: ", texts[static_cast<std::size_t>(first)]),
                    "do on that rank what its message says; this one only follows it");
+}
+
+void succeed_together(std::string_view doing, const Group& group,
+                      const std::function<void()>& call) {
+  const auto work = [&] {
+    call();
+    return std::string();
+  };
+  run_on_all(group, work).throw_failure(doing);
 }
 
 }  // namespace trireme::comm

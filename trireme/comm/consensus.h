@@ -41,16 +41,20 @@ struct Outcomes {
 
   /// Returns the first rank that failed; -1 if none did.
   int first_failed() const;
+
+  /// Throws if `work` threw on any rank: its own exception on a rank where it did, and UsageError
+  /// on the others, with the first rank that failed and its message.
+  /// @param doing what `work` does, for the message, such as `cut the module`.
+  void throw_failure(std::string_view doing) const;
 };
 
-/// Runs `work` on every rank and returns the results of all. A CommError is thrown at once, because
+/// Runs `work` on every rank and returns the results of all. `work` itself must not communicate,
+/// since a rank that fails would not take part in that. A CommError is thrown at once, because
 /// it ends the group for the other ranks as well.
 Outcomes run_on_all(const Group& group, const std::function<std::string()>& work);
 
-/// Runs `call` on every rank. Throws on all ranks if `call` throws on any. A rank whose call failed
-/// throws its own exception. The others throw UsageError with the first rank that failed and its
-/// message.
-/// @param doing what `call` does, for the message, such as `cut the module`.
+/// Runs `call` on every rank. Throws on all ranks if `call` throws on any, as
+/// Outcomes::throw_failure does.
 void succeed_together(std::string_view doing, const Group& group,
                       const std::function<void()>& call);
 

@@ -25,9 +25,9 @@
 namespace trireme {
 namespace {
 
-// Kernels for the CPU step blocks of elements with vector instructions and what is left at the end
-// of a tensor one by one, which may round differently. They are given whole blocks alone. The
-// largest ones in use have 32 elements: 16-bit numbers in AVX-512.
+// Kernels for the CPU step blocks of elements with vector instructions, and the tail of a tensor
+// element by element, which may round differently. They are given whole blocks alone. The largest
+// blocks in use have 32 elements: 16-bit numbers in AVX-512.
 constexpr std::int64_t kBlock = 64;
 
 // What a step reads and, except the gradient, writes.
@@ -41,7 +41,7 @@ struct Batch {
   at::TensorOptions options;
   std::int64_t step = 0;
   TensorsOfField blocks;
-  TensorsOfField rests;  // copied to memory that is filled up to whole blocks, and back
+  TensorsOfField tails;  // copied to memory that is padded to whole blocks, and back
 };
 
 void add(const TensorOfField& from, TensorsOfField& to) {
@@ -51,7 +51,7 @@ void add(const TensorOfField& from, TensorsOfField& to) {
 }
 
 // Returns true if element i in memory of each tensor belongs to element i of the others.
-bool are_alike(const TensorOfField& tensors) {
+bool have_same_memory_order(const TensorOfField& tensors) {
   return std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
     return !tensor.defined() || (tensor.is_non_overlapping_and_dense() &&
                                  tensor.strides() == tensors[kParameter].strides());
@@ -67,8 +67,8 @@ TensorOfField parts_of(const TensorOfField& flat, std::int64_t begin, std::int64
 }
 
 void add(const TensorOfField& tensors, Batch& batch) {
-  if (!are_alike(tensors)) {
-    add(tensors, batch.rests);
+  if (!have_same_memory_order(tensors)) {
+    add(tensors, batch.tails);
     return;
   }
   TensorOfField flat;
@@ -79,12 +79,12 @@ void add(const TensorOfField& tensors, Batch& batch) {
     }
   }
   const std::int64_t size = tensors[kParameter].numel();
-  const std::int64_t rest = tensors[kParameter].is_cpu() ? size % kBlock : 0;
-  if (rest < size) add(rest == 0 ? flat : parts_of(flat, 0, size - rest), batch.blocks);
-  if (rest > 0) add(parts_of(flat, size - rest, rest), batch.rests);
+  const std::int64_t tail = tensors[kParameter].is_cpu() ? size % kBlock : 0;
+  if (tail < size) add(tail == 0 ? flat : parts_of(flat, 0, size - tail), batch.blocks);
+  if (tail > 0) add(parts_of(flat, size - tail, tail), batch.tails);
 }
 
-at::Tensor filled_up(const std::vector<at::Tensor>& tensors) {
+at::Tensor padded(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> pieces;
   std::int64_t size = 0;
   for (const at::Tensor& tensor : tensors) {
@@ -95,10 +95,10 @@ at::Tensor filled_up(const std::vector<at::Tensor>& tensors) {
   return at::cat(pieces);
 }
 
-void copy_back(const at::Tensor& filled, const std::vector<at::Tensor>& tensors) {
+void copy_back(const at::Tensor& padded_memory, const std::vector<at::Tensor>& tensors) {
   std::int64_t begin = 0;
   for (const at::Tensor& tensor : tensors) {
-    tensor.copy_(filled.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+    tensor.copy_(padded_memory.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
     begin += tensor.numel();
   }
 }
@@ -106,12 +106,12 @@ void copy_back(const at::Tensor& filled, const std::vector<at::Tensor>& tensors)
 template <typename Options>
 void step_batch(Batch& batch, const Options& options) {
   TensorsOfField& lists = batch.blocks;
-  TensorOfField filled;
-  if (!batch.rests[kParameter].empty()) {
+  TensorOfField padded_tails;
+  if (!batch.tails[kParameter].empty()) {
     for (std::size_t field = 0; field < kNumFields; ++field) {
-      if (!batch.rests[field].empty()) filled[field] = filled_up(batch.rests[field]);
+      if (!batch.tails[field].empty()) padded_tails[field] = padded(batch.tails[field]);
     }
-    add(filled, lists);
+    add(padded_tails, lists);
   }
   const std::vector<at::Tensor> steps(
       lists[kParameter].size(),
@@ -128,21 +128,39 @@ void step_batch(Batch& batch, const Options& options) {
     kernel([](auto&&... arguments) { at::_fused_adam_(arguments...); });
   }
   for (const Field written : {kParameter, kMean, kSquares, kLargestSquares}) {
-    if (filled[written].defined()) copy_back(filled[written], batch.rests[written]);
+    if (padded_tails[written].defined()) {
+      copy_back(padded_tails[written], batch.tails[written]);
+    }
   }
 }
 
-// Returns this rank's part of a tensor that belongs to `parameter`, in the parameter's layout.
-at::Tensor own_part(const at::Tensor& tensor, const at::Tensor& parameter) {
-  if (!tensor.defined() || !has_layout(parameter)) return tensor;
+// Returns this rank's part of the gradient, in the layout of the parameter.
+at::Tensor own_gradient(const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (!has_layout(parameter)) return gradient;
   const Layout layout = layout_of(parameter);
-  if (!has_layout(tensor)) return to_local(distribute(tensor.detach(), layout));
-  if (layout_of(tensor) == layout) return to_local(tensor.detach());
-  return to_local(redistribute(tensor.detach(), layout));
+  if (!has_layout(gradient)) return to_local(distribute(gradient.detach(), layout));
+  if (layout_of(gradient) == layout) return to_local(gradient.detach());
+  return to_local(redistribute(gradient.detach(), layout));
 }
 
-void check(const at::Tensor& parameter, std::string_view optimizer) {
-  if (parameter.grad().layout() == at::kSparse) {
+// Returns this rank's part of a tensor of the state, which is written.
+at::Tensor own_state(const at::Tensor& tensor, const at::Tensor& parameter,
+                     std::string_view optimizer) {
+  const bool is_distributed = has_layout(parameter);
+  if (has_layout(tensor) != is_distributed ||
+      (is_distributed && layout_of(tensor) != layout_of(parameter))) {
+    throw UsageError(join_message("the state that ", optimizer, " has is of ",
+                                  has_layout(tensor) ? describe(tensor) : "a plain tensor",
+                                  ", and its parameter is now ",
+                                  is_distributed ? describe(parameter) : "a plain tensor"),
+                     "make the optimizer after parallelize(), or load its state from a checkpoint");
+  }
+  return is_distributed ? to_local(tensor.detach()) : tensor;
+}
+
+void check_gradient(const at::Tensor& parameter, std::string_view optimizer) {
+  if (parameter.grad().layout() != at::kStrided) {
     throw UsageError(join_message(optimizer, " cannot step a parameter with a sparse gradient"),
                      "make the embedding without `sparse`, or use SGD or Adagrad");
   }
@@ -151,6 +169,28 @@ void check(const at::Tensor& parameter, std::string_view optimizer) {
         join_message(optimizer, " cannot step a parameter of type ",
                      c10::toString(parameter.scalar_type()), ", expected real numbers"),
         "use torch::optim::AdamW or torch::optim::Adam");
+  }
+}
+
+// The kernels do not look whether tensors are as large as the parameter.
+void check_alike(const TensorOfField& tensors, std::string_view optimizer) {
+  constexpr std::array<std::string_view, kNumFields> kNames = {
+      "the parameter", "the gradient", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  const auto text_of = [](const at::Tensor& tensor) {
+    return join_message(c10::toString(tensor.scalar_type()), ' ', tensor.sizes(), " on ",
+                        tensor.device());
+  };
+  for (std::size_t field = 0; field < kNumFields; ++field) {
+    const at::Tensor& tensor = tensors[field];
+    const at::Tensor& parameter = tensors[kParameter];
+    if (!tensor.defined() ||
+        (tensor.sizes() == parameter.sizes() && tensor.scalar_type() == parameter.scalar_type() &&
+         tensor.device() == parameter.device())) {
+      continue;
+    }
+    throw UsageError(join_message(optimizer, ": ", kNames.at(field), " is ", text_of(tensor),
+                                  ", and its parameter is ", text_of(parameter)),
+                     "load the state of the same network, and compute gradients on its device");
   }
 }
 
@@ -173,10 +213,12 @@ at::Tensor step_all(Optimizer& optimizer, const torch::optim::Optimizer::LossClo
   }
   const at::NoGradGuard no_gradients;
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    const auto& options = static_cast<const Options&>(group.options());
     for (const at::Tensor& parameter : group.params()) {
-      if (parameter.grad().defined()) check(parameter, name);
+      if (parameter.grad().defined()) check_gradient(parameter, name);
     }
+  }
+  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const Options&>(group.options());
     std::deque<Batch> batches;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
@@ -185,15 +227,20 @@ at::Tensor step_all(Optimizer& optimizer, const torch::optim::Optimizer::LossClo
         auto fresh = std::make_unique<State>();
         fresh->exp_avg(at::zeros_like(parameter, at::MemoryFormat::Preserve));
         fresh->exp_avg_sq(at::zeros_like(parameter, at::MemoryFormat::Preserve));
-        if (options.amsgrad()) fresh->max_exp_avg_sq(at::zeros_like(fresh->exp_avg_sq()));
         kept = std::move(fresh);
       }
       auto& state = static_cast<State&>(*kept);
-      state.step(state.step() + 1);
+      if (options.amsgrad() && !state.max_exp_avg_sq().defined()) {
+        state.max_exp_avg_sq(at::zeros_like(state.exp_avg_sq()));
+      }
       const TensorOfField tensors = {
-          own_part(parameter, parameter), own_part(parameter.grad(), parameter),
-          own_part(state.exp_avg(), parameter), own_part(state.exp_avg_sq(), parameter),
-          options.amsgrad() ? own_part(state.max_exp_avg_sq(), parameter) : at::Tensor()};
+          has_layout(parameter) ? to_local(parameter.detach()) : parameter, own_gradient(parameter),
+          own_state(state.exp_avg(), parameter, name),
+          own_state(state.exp_avg_sq(), parameter, name),
+          options.amsgrad() ? own_state(state.max_exp_avg_sq(), parameter, name) : at::Tensor()};
+      check_alike(tensors, name);
+      state.step(state.step() + 1);
+      if (has_layout(parameter)) parameter.unsafeGetTensorImpl()->bump_version();
       if (tensors[kParameter].numel() == 0) continue;
       add(tensors, batch_of(tensors[kParameter], state.step(), batches));
     }

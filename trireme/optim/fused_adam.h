@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adam and AdamW that step a parameter in one pass over memory, as `fused=True` does in Python.
-// LibTorch's own classes need about ten.
+// LibTorch's own classes make eight passes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +10,9 @@
 namespace trireme {
 
 /// torch::optim::AdamW with another step(): same constructors, options, state and checkpoints, so
-/// either class goes on where the other one stopped. Results are those of
-/// `torch.optim.AdamW(..., fused=True)`; they differ from LibTorch's class by rounding alone.
+/// either class can resume from the state of the other. Results differ from LibTorch's class by
+/// rounding alone. They are the bits of `torch.optim.AdamW(..., fused=True)` for tensors of whole
+/// blocks of 64 elements; the kernel rounds the tails of others differently.
 ///
 /// The bits of an element do not depend on where it lies in a tensor, so parameters that ranks step
 /// in slices (ZeRO) get the bits that one process gives them. Parameters may be distributed tensors
@@ -21,7 +22,8 @@ class FusedAdamW final : public torch::optim::AdamW {
   using AdamW::AdamW;
 
   /// Steps every parameter that has a gradient. Returns what `closure` returns, if there is one.
-  /// @throws UsageError for a gradient that is sparse, and for complex parameters.
+  /// @throws UsageError for a gradient that is sparse, for complex parameters, and for state or
+  /// gradients that do not have the size, dtype, device or layout of their parameter.
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 
@@ -31,7 +33,8 @@ class FusedAdam final : public torch::optim::Adam {
   using Adam::Adam;
 
   /// Steps every parameter that has a gradient. Returns what `closure` returns, if there is one.
-  /// @throws UsageError for a gradient that is sparse, and for complex parameters.
+  /// @throws UsageError for a gradient that is sparse, for complex parameters, and for state or
+  /// gradients that do not have the size, dtype, device or layout of their parameter.
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 

@@ -34,7 +34,8 @@ namespace trireme {
 /// Throws the same TrainingError on every rank if anything differs. It names tensors, the step, and
 /// the ranks whose checksum is in the minority; without a majority, all that differ. The launcher
 /// learns the faulty rank too (base/step_progress.h). Do not go on with the state of any rank then:
-/// the others have used gradients of the faulty one.
+/// the others have used gradients of the faulty one. Throws on all ranks, too, if a rank cannot
+/// compute its checksums, as for an optimizer whose state is not known.
 /// @param optimizer may be null.
 /// @param step the number of the step, for the message.
 void check_replicas(Parallelized& parallelized, ConstModuleRef module,

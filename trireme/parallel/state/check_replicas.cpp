@@ -10,6 +10,7 @@
 #include <trireme/checkpoint/distributed_part.h>
 #include <trireme/comm/check_values.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/consensus.h>
 #include <trireme/parallel/manual.h>
 #include <trireme/parallel/module/local_memory.h>
 #include <trireme/parallel/sharded_state.h>
@@ -23,6 +24,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -51,11 +53,11 @@ std::uint64_t number_of(const std::vector<int>& ranks) {
   return number;
 }
 
-// Lists what this rank holds of a plan.
+// Lists what this rank holds of a plan, once it has gathered its parameters. Communicates nothing.
 class Replicas {
  public:
   Replicas(Parallelized& parallelized, ConstModuleRef module, torch::optim::Optimizer* optimizer)
-      : parallelized_(parallelized), shards_(detail::shards_of(parallelized)) {
+      : parallelized_(parallelized) {
     const std::vector<Parallelized::Part> parts = parallelized.parts();
     // State that no other rank has need not be joined.
     const bool has_replicas =
@@ -65,7 +67,6 @@ class Replicas {
     const auto saved =
         parts_to_save(parallelized, module, has_replicas ? optimizer : nullptr, unused);
     for (const checkpoint::TensorPart& one : saved) add(one);
-    if (shards_ != nullptr) shards_->gather_parameters(/*also_cut=*/false);
     for (const Parallelized::Part& part : parts) {
       if (!part.is_own) continue;
       add_gradient(part);
@@ -132,7 +133,6 @@ class Replicas {
   }
 
   Parallelized& parallelized_;
-  detail::Shards* shards_;
   std::map<std::string, std::uint64_t> sets_;  // of parameters, by name
   std::vector<Replica> all_;
 };
@@ -299,14 +299,20 @@ void check_replicas(Parallelized& parallelized, ConstModuleRef module,
   const comm::Group& group = parallelized.group();
   if (group.size() == 1) return;
   const at::NoGradGuard no_grad;
-  const Replicas replicas(parallelized, module, optimizer);
+  // Before work that may fail on one rank, because the others would wait for it here.
+  if (detail::Shards* const shards = detail::shards_of(parallelized)) {
+    shards->gather_parameters(/*also_cut=*/false);
+  }
+  std::optional<Replicas> replicas;
   std::vector<std::uint64_t> digests;
-  const std::string summary = summary_of(replicas.all(), digests);
-  const bool is_equal =
-      detail::judge_replicas(comm::all_gather_text(summary, group)).differences.empty();
-  if (is_equal) return;
+  const comm::Outcomes summaries = comm::run_on_all(group, [&] {
+    replicas.emplace(parallelized, module, optimizer);
+    return summary_of(replicas->all(), digests);
+  });
+  summaries.throw_failure("compute the checksums of its tensors");
+  if (detail::judge_replicas(summaries.texts).differences.empty()) return;
   const auto verdict =
-      detail::judge_replicas(comm::all_gather_text(details_of(replicas.all(), digests), group));
+      detail::judge_replicas(comm::all_gather_text(details_of(replicas->all(), digests), group));
   const std::vector<Seat> seats = seats_of(group);
   report(verdict, seats);
   fail(verdict, seats, step);

@@ -7,6 +7,7 @@
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/comm/consensus.h>
 #include <trireme/data/data_loader.h>
+#include <trireme/optim/fused_adam.h>
 #include <trireme/parallel/module/evaluation_mode.h>
 #include <trireme/parallel/record/predicted_step.h>
 #include <trireme/parallel/tensor_parallel/cluster_links.h>
@@ -33,6 +34,14 @@ predict::Optimizer kind_of(const torch::optim::Optimizer& optimizer) {
   const bool has_one = dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr ||
                        dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr;
   return has_one ? predict::Optimizer::kMomentum : predict::Optimizer::kAdam;
+}
+
+predict::TrainingOptions options_of(const torch::optim::Optimizer& optimizer) {
+  predict::TrainingOptions options{.optimizer = kind_of(optimizer)};
+  const bool is_fused = dynamic_cast<const FusedAdamW*>(&optimizer) != nullptr ||
+                        dynamic_cast<const FusedAdam*>(&optimizer) != nullptr;
+  if (is_fused) options.optimizer_kernels = 0;
+  return options;
 }
 
 // Without a description of its own, a run takes the one for processors that comes with Trireme.
@@ -71,7 +80,7 @@ void check_undivided(const data::DataLoader& data, const ModelOptions& options) 
 search::Training Model::Impl::training_to_plan(const data::DataLoader& data) {
   search::Training training = {.module = *module,
                                .forward = [this](const auto& inputs) { return results_of(inputs); },
-                               .options = {.optimizer = kind_of(optimizer)},
+                               .options = options_of(optimizer),
                                .base = options.plan,
                                .entry = PlanEntry::kAny};
   try {
