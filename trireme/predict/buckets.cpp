@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/predict/buckets.h>
 
+#include <trireme/base/error.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <unordered_map>
@@ -91,6 +93,30 @@ double exchange_seconds(const RankGroups& groups, const BucketExchange& exchange
                                                        exchange.collective, exchange.bytes)
                              : groups.seconds_of_part(kDataAxis, exchange.ranks,
                                                       exchange.collective, exchange.bytes);
+}
+
+void check_shares(const std::vector<Bucket>& buckets, const ModuleRecord& record,
+                  const DataRanks& ranks) {
+  constexpr std::int64_t kLine = 64;
+  bool has_slices = false;
+  std::int64_t most_lines = 0;
+  for (const Bucket& bucket : buckets) {
+    if (bucket.zero_level == 0) continue;
+    has_slices = true;
+    std::int64_t lines = 0;
+    for (const int parameter : bucket.parameters) {
+      const double bytes = record.parameters[static_cast<std::size_t>(parameter)].bytes;
+      lines += (static_cast<std::int64_t>(bytes) + kLine - 1) / kLine;
+    }
+    const std::int64_t of_rank = (lines + ranks.shard - 1) / ranks.shard;
+    if (of_rank * (ranks.shard - 1) < lines) return;  // the last rank has a part, too
+    most_lines = std::max(most_lines, lines);
+  }
+  if (!has_slices) return;
+  throw UsageError(
+      join_message("the plan shards ", most_lines * kLine, " bytes of parameters of a stage over ",
+                   ranks.shard, " ranks, which leaves ranks without any of them"),
+      "use a lower zero_level, or fewer ranks along data");
 }
 
 double bucket_memory(const std::vector<Bucket>& buckets, const Plan& plan) {

@@ -53,6 +53,11 @@ double exchange_seconds(const RankGroups& groups, const BucketExchange& exchange
 std::vector<Bucket> make_buckets(const ModuleRecord& record, const StageWork& stage,
                                  const Plan& plan);
 
+/// Throws UsageError if ZeRO would leave a rank without any part of a stage, which no run carries
+/// out. A slice of a bucket consists of whole cache lines.
+void check_shares(const std::vector<Bucket>& buckets, const ModuleRecord& record,
+                  const DataRanks& ranks);
+
 /// Returns the bytes of gathered parameters at ZeRO level 3, and of the gradients of one whole
 /// bucket at levels 2 and 3.
 double bucket_memory(const std::vector<Bucket>& buckets, const Plan& plan);

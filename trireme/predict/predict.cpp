@@ -142,6 +142,7 @@ class StepModel {
     StageModel& stage = stages_[number];
     const cluster::DeviceKind& device = groups_.slowest_device(rank_of(number));
     stage.buckets = make_buckets(record_, stage.work, plan_);
+    check_shares(stage.buckets, record_, data_ranks_of(plan_));
     stage.bucket_of.assign(record_.parameters.size(), -1);
     for (std::size_t i = 0; i < stage.buckets.size(); ++i) {
       for (const int parameter : stage.buckets[i].parameters) {

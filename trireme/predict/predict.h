@@ -70,8 +70,9 @@ Prediction predict(const ModuleRecord& record, const Plan& plan, const cluster::
 /// @param cluster its hosts may have `count` 0: as many as needed.
 /// @param forward runs one micro-batch of the rows that one rank along `data` has, and returns the
 /// loss. Its inputs are plain tensors.
-/// Throws UsageError for a plan without a mesh or that is not valid for its number of ranks, for a
-/// cluster that has too few devices or lacks a figure that is needed, and as explain().
+/// Throws UsageError for a plan without a mesh or that is not valid for its number of ranks, for
+/// one whose ZeRO level leaves a rank without any parameters of its stage, for a cluster that has
+/// too few devices or lacks a figure that is needed, and as explain().
 Prediction predict(ModuleRef module, const Plan& plan, const cluster::Cluster& cluster,
                    const std::function<at::Tensor()>& forward, const TrainingOptions& options = {});
 

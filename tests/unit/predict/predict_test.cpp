@@ -299,6 +299,24 @@ TEST(Predict, RefusesWhatItDoesNotKnow) {
   }
 }
 
+// A weight of 4 cache lines and a bias of 1: of 4 ranks with 2 lines each, two have none. The
+// engine refuses that, too (ranks/pipeline/sharded_test.cpp).
+TEST(Predict, RefusesToShardWhatIsTooSmallForTheRanks) {
+  const auto step_of = [](std::int64_t data, int zero_level) {
+    torch::nn::Linear tiny(4, 16);
+    return predict::predict(*tiny, {.mesh = {{"data", data}}, .zero_level = zero_level},
+                            cluster::read_cluster("a100-80"),
+                            [&] { return tiny->forward(torch::ones({2, 4})).sum(); })
+        .step_seconds;
+  };
+  EXPECT_GT(step_of(4, 0), 0);
+  EXPECT_GT(step_of(3, 1), 0);
+  EXPECT_THAT([&] { (void)step_of(4, 1); },
+              testing::ThrowsMessage<UsageError>(testing::HasSubstr(
+                  "shards 320 bytes of parameters of a stage over 4 ranks, which leaves ranks "
+                  "without any of them")));
+}
+
 TEST(Predict, PrintsATableAndJson) {
   const Prediction prediction = Case().predict({.mesh = {{"data", 8}}});
   EXPECT_THAT(to_string(prediction), testing::HasSubstr("prediction for 8 ranks"));
