@@ -177,22 +177,22 @@ class Trainer {
  public:
   Trainer(const Settings& settings, const trireme::World& world)
       : training_(make_training(settings)),
-        optimizer_(training_.module->parameters(), torch::optim::AdamWOptions(1e-3)) {
+        optimizer_(trireme::fused_adamw(training_.module->parameters(), 1e-3)) {
     trireme::Plan plan = settings.plan;
     if (has_axis(plan, "tensor") || has_axis(plan, "expert")) plan.layouts = training_.layouts;
     batch_ = training_.batch(trireme::data_part(plan, world.group).index);
     if (has_axis(plan, trireme::kStageAxis)) {
       recorded_.emplace(*training_.module, training_.forward, plan, world.group);
-      if (plan.zero_level > 0) recorded_->shard(optimizer_);
+      if (plan.zero_level > 0) recorded_->shard(*optimizer_);
     } else {
       parallel_.emplace(trireme::parallelize(*training_.module, plan, world.group));
-      if (plan.zero_level > 0) parallel_->shard(optimizer_);
+      if (plan.zero_level > 0) parallel_->shard(*optimizer_);
     }
   }
 
   // Returns the loss of this rank's part of the data.
   double step() {
-    optimizer_.zero_grad();
+    optimizer_->zero_grad();
     torch::Tensor loss;
     if (recorded_) {
       loss = recorded_->step(batch_).loss;
@@ -200,14 +200,14 @@ class Trainer {
       loss = training_.forward(batch_).front();
       loss.backward();
     }
-    optimizer_.step();
+    optimizer_->step();
     return trireme::full(loss).item<double>();
   }
 
  private:
   Training training_;
   std::vector<torch::Tensor> batch_;
-  trireme::FusedAdamW optimizer_;
+  std::unique_ptr<torch::optim::AdamW> optimizer_;
   std::optional<trireme::TrainingStep> recorded_;
   std::optional<trireme::Parallelized> parallel_;
 };

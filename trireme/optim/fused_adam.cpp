@@ -11,6 +11,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +22,7 @@
 #include <memory>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace trireme {
@@ -249,16 +252,51 @@ at::Tensor step_all(Optimizer& optimizer, const torch::optim::Optimizer::LossClo
   return loss;
 }
 
+class FusedAdamW final : public torch::optim::AdamW {
+ public:
+  using AdamW::AdamW;
+  at::Tensor step(LossClosure closure) override {
+    return step_all<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(*this, closure,
+                                                                               "fused_adamw()");
+  }
+};
+
+class FusedAdam final : public torch::optim::Adam {
+ public:
+  using Adam::Adam;
+  at::Tensor step(LossClosure closure) override {
+    return step_all<torch::optim::AdamOptions, torch::optim::AdamParamState>(*this, closure,
+                                                                             "fused_adam()");
+  }
+};
+
 }  // namespace
 
-at::Tensor FusedAdamW::step(LossClosure closure) {
-  return step_all<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(*this, closure,
-                                                                             "FusedAdamW");
+std::unique_ptr<torch::optim::AdamW> fused_adamw(std::vector<at::Tensor> parameters,
+                                                 const torch::optim::AdamWOptions& options) {
+  return std::make_unique<FusedAdamW>(std::move(parameters), options);
 }
 
-at::Tensor FusedAdam::step(LossClosure closure) {
-  return step_all<torch::optim::AdamOptions, torch::optim::AdamParamState>(*this, closure,
-                                                                           "FusedAdam");
+std::unique_ptr<torch::optim::AdamW> fused_adamw(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups,
+    const torch::optim::AdamWOptions& defaults) {
+  return std::make_unique<FusedAdamW>(groups, defaults);
+}
+
+std::unique_ptr<torch::optim::Adam> fused_adam(std::vector<at::Tensor> parameters,
+                                               const torch::optim::AdamOptions& options) {
+  return std::make_unique<FusedAdam>(std::move(parameters), options);
+}
+
+std::unique_ptr<torch::optim::Adam> fused_adam(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups,
+    const torch::optim::AdamOptions& defaults) {
+  return std::make_unique<FusedAdam>(groups, defaults);
+}
+
+bool detail::is_fused(const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const FusedAdamW*>(&optimizer) != nullptr ||
+         dynamic_cast<const FusedAdam*>(&optimizer) != nullptr;
 }
 
 }  // namespace trireme

@@ -4,38 +4,50 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
+
+#include <memory>
+#include <vector>
+
+namespace torch::optim {
+class Adam;
+class AdamW;
+class Optimizer;
+class OptimizerParamGroup;
+struct AdamOptions;
+struct AdamWOptions;
+}  // namespace torch::optim
 
 namespace trireme {
 
-/// torch::optim::AdamW with another step(): same constructors, options, state and checkpoints, so
-/// either class can resume from the state of the other. Results differ from LibTorch's class by
+/// Returns a torch::optim::AdamW with another step(). Options, state and checkpoints are the same,
+/// so either can resume from the state of the other. Results differ from LibTorch's class by
 /// rounding alone. They are the bits of `torch.optim.AdamW(..., fused=True)` for tensors of whole
 /// blocks of 64 elements; the kernel rounds the tails of others differently.
 ///
 /// The bits of an element do not depend on where it lies in a tensor, so parameters that ranks step
 /// in slices (ZeRO) get the bits that one process gives them. Parameters may be distributed tensors
 /// and may be on any device for which PyTorch has the kernel.
-class FusedAdamW final : public torch::optim::AdamW {
- public:
-  using AdamW::AdamW;
+///
+/// step() throws UsageError for a gradient that is sparse, for complex parameters, and for state or
+/// gradients that do not have the size, dtype, device or layout of their parameter.
+std::unique_ptr<torch::optim::AdamW> fused_adamw(std::vector<at::Tensor> parameters,
+                                                 const torch::optim::AdamWOptions& options);
+/// Returns the same for groups of parameters; those without options of their own have `defaults`.
+std::unique_ptr<torch::optim::AdamW> fused_adamw(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups,
+    const torch::optim::AdamWOptions& defaults);
 
-  /// Steps every parameter that has a gradient. Returns what `closure` returns, if there is one.
-  /// @throws UsageError for a gradient that is sparse, for complex parameters, and for state or
-  /// gradients that do not have the size, dtype, device or layout of their parameter.
-  at::Tensor step(LossClosure closure = nullptr) override;
-};
+/// Returns a torch::optim::Adam with another step(); everything else is as for fused_adamw().
+std::unique_ptr<torch::optim::Adam> fused_adam(std::vector<at::Tensor> parameters,
+                                               const torch::optim::AdamOptions& options);
+/// Returns the same for groups of parameters; those without options of their own have `defaults`.
+std::unique_ptr<torch::optim::Adam> fused_adam(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups,
+    const torch::optim::AdamOptions& defaults);
 
-/// torch::optim::Adam with another step(), as FusedAdamW is for torch::optim::AdamW.
-class FusedAdam final : public torch::optim::Adam {
- public:
-  using Adam::Adam;
-
-  /// Steps every parameter that has a gradient. Returns what `closure` returns, if there is one.
-  /// @throws UsageError for a gradient that is sparse, for complex parameters, and for state or
-  /// gradients that do not have the size, dtype, device or layout of their parameter.
-  at::Tensor step(LossClosure closure = nullptr) override;
-};
+namespace detail {
+/// Returns true for an optimizer that one of these functions has returned.
+bool is_fused(const torch::optim::Optimizer& optimizer);
+}  // namespace detail
 
 }  // namespace trireme

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps parameters by FusedAdam and FusedAdamW for fused_adam_parity.py: reads options, parameters
-// and the gradients of each step as JSON, and prints the parameters after each step.
+// Steps parameters by fused_adam() and fused_adamw() for fused_adam_parity.py: reads options,
+// parameters and the gradients of each step as JSON, and prints the parameters after each step.
 #include <trireme/optim/fused_adam.h>
 
 #include <nlohmann/json.hpp>
@@ -24,15 +24,14 @@ std::vector<double> values_of(const at::Tensor& tensor) {
   return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
 }
 
-template <typename Optimizer, typename Options>
-std::unique_ptr<torch::optim::Optimizer> made(const std::vector<at::Tensor>& parameters,
-                                              const json& options) {
+template <typename Options>
+Options read(const json& options) {
   auto given = Options(options.at("lr").get<double>());
   given.betas({options.at("betas").at(0).get<double>(), options.at("betas").at(1).get<double>()})
       .eps(options.at("eps").get<double>())
       .weight_decay(options.at("weight_decay").get<double>())
       .amsgrad(options.at("amsgrad").get<bool>());
-  return std::make_unique<Optimizer>(parameters, given);
+  return given;
 }
 
 json steps_of(const json& request) {
@@ -41,10 +40,12 @@ json steps_of(const json& request) {
     parameters.push_back(tensor_of(values).requires_grad_());
   }
   const json& options = request.at("options");
-  const auto optimizer =
-      request.at("optimizer").get<std::string>() == "AdamW"
-          ? made<trireme::FusedAdamW, torch::optim::AdamWOptions>(parameters, options)
-          : made<trireme::FusedAdam, torch::optim::AdamOptions>(parameters, options);
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  if (request.at("optimizer").get<std::string>() == "AdamW") {
+    optimizer = trireme::fused_adamw(parameters, read<torch::optim::AdamWOptions>(options));
+  } else {
+    optimizer = trireme::fused_adam(parameters, read<torch::optim::AdamOptions>(options));
+  }
   json steps = json::array();
   for (const json& gradients : request.at("gradients")) {
     for (std::size_t number = 0; number < parameters.size(); ++number) {

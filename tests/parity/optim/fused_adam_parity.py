@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters after each step of FusedAdam and FusedAdamW against torch.optim with fused=True.
+"""Parameters after each step of fused_adam() and fused_adamw() against torch.optim with fused=True.
 
 Parameters of whole blocks of vector instructions have the same bits. The kernel steps the end of others one element at a time,
 which Trireme avoids: their elements agree to 1e-6.

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <tests/ranks/tensor/language_model.h>
 #include <tests/ranks/thread_ranks.h>
+#include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
 #include <memory>
@@ -59,7 +60,7 @@ enum class Kind { kAdamW, kFusedAdamW, kLamb };
 std::unique_ptr<torch::optim::Optimizer> optimizer_of(Kind kind,
                                                       std::vector<torch::Tensor> parameters) {
   if (kind == Kind::kLamb) return lamb(std::move(parameters), {.learning_rate = 1e-2});
-  if (kind == Kind::kFusedAdamW) return std::make_unique<FusedAdamW>(std::move(parameters), 1e-2);
+  if (kind == Kind::kFusedAdamW) return fused_adamw(std::move(parameters), 1e-2);
   return std::make_unique<torch::optim::AdamW>(std::move(parameters), 1e-2);
 }
 
@@ -140,6 +141,29 @@ TEST(ModelOnMesh, TrainsByFusedAdamWAsWithDataAlone) {
       }
     });
   }
+}
+
+// Its step would write to a copy of such state, which nobody reads.
+TEST(ModelOnMesh, RefusesStateOfAFusedOptimizerFromBeforeTheDivision) {
+  run_ranks(2, [](const comm::Group& group) {
+    auto network = seeded();
+    const auto optimizer = fused_adamw(network->parameters(), 1e-2);
+    const auto set_gradients = [&] {
+      const torch::NoGradGuard no_gradients;
+      for (torch::Tensor& parameter : network->parameters()) {
+        parameter.mutable_grad() = torch::ones_like(parameter);
+      }
+    };
+    set_gradients();
+    optimizer->step();
+    optimizer->zero_grad();
+    const Parallelized parallelized = parallelize(*network, on_mesh({{"tensor", 2}}), group);
+    set_gradients();
+    EXPECT_THAT(test::message_of<UsageError>([&] { optimizer->step(); }),
+                AllOf(HasSubstr("the state that fused_adamw() has is of a plain tensor, and its "
+                                "parameter is now Double ["),
+                      HasSubstr("make the optimizer after parallelize()")));
+  });
 }
 
 TEST(ModelOnMesh, TrainsOnPartsOfSequences) {

@@ -51,16 +51,17 @@ void set_gradients(const std::vector<at::Tensor>& parameters, std::uint64_t step
   }
 }
 
-template <typename Fused, typename Plain, typename Options>
-void compare(const Options& options, at::ScalarType dtype, double tolerance) {
+// Compares five steps of an optimizer of fused_adam.h with those of LibTorch's class.
+template <typename Plain, typename Make, typename Options>
+void compare(const Make& make, const Options& options, at::ScalarType dtype, double tolerance) {
   const std::vector<at::Tensor> own = parameters(dtype);
   const std::vector<at::Tensor> expected = parameters(dtype);
-  Fused fused(own, options);
+  const auto fused = make(own, options);
   Plain plain(expected, options);
   for (std::uint64_t step = 0; step < 5; ++step) {
     set_gradients(own, step);
     set_gradients(expected, step);
-    fused.step();
+    fused->step();
     plain.step();
   }
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -73,10 +74,12 @@ TEST(FusedAdam, StepsAsTheClassesOfLibTorch) {
   for (const bool amsgrad : {false, true}) {
     const auto adamw = AdamWOptions(0.02).weight_decay(0.1).betas({0.8, 0.95}).amsgrad(amsgrad);
     const auto adam = AdamOptions(0.02).weight_decay(0.1).betas({0.8, 0.95}).amsgrad(amsgrad);
-    compare<FusedAdamW, torch::optim::AdamW>(adamw, at::kDouble, 1e-14);
-    compare<FusedAdamW, torch::optim::AdamW>(adamw, at::kFloat, 1e-6);
-    compare<FusedAdam, torch::optim::Adam>(adam, at::kDouble, 1e-14);
-    compare<FusedAdam, torch::optim::Adam>(adam, at::kFloat, 1e-6);
+    const auto make_adamw = [](const auto&... arguments) { return fused_adamw(arguments...); };
+    const auto make_adam = [](const auto&... arguments) { return fused_adam(arguments...); };
+    compare<torch::optim::AdamW>(make_adamw, adamw, at::kDouble, 1e-14);
+    compare<torch::optim::AdamW>(make_adamw, adamw, at::kFloat, 1e-6);
+    compare<torch::optim::Adam>(make_adam, adam, at::kDouble, 1e-14);
+    compare<torch::optim::Adam>(make_adam, adam, at::kFloat, 1e-6);
   }
 }
 
@@ -90,34 +93,34 @@ TEST(FusedAdam, GivesTheSameBitsToSlices) {
     for (const at::Tensor& part : whole.detach().clone().split_with_sizes(sizes)) {
       slices.push_back(part.requires_grad_());
     }
-    FusedAdamW of_whole({whole}, AdamWOptions(0.02));
-    FusedAdamW of_slices(slices, AdamWOptions(0.02));
+    const auto of_whole = fused_adamw({whole}, 0.02);
+    const auto of_slices = fused_adamw(slices, 0.02);
     for (int step = 0; step < 20; ++step) {
       whole.mutable_grad() = torch::randn({1031}, dtype);
       const std::vector<at::Tensor> parts = whole.grad().split_with_sizes(sizes);
       for (std::size_t i = 0; i < slices.size(); ++i) slices[i].mutable_grad() = parts[i];
-      of_whole.step();
-      of_slices.step();
+      of_whole->step();
+      of_slices->step();
     }
     EXPECT_TRUE(torch::cat(slices).equal(whole)) << dtype;
   }
 }
 
-TEST(FusedAdam, GoesOnFromTheStateOfThePlainClass) {
+TEST(FusedAdam, ResumesFromTheStateOfThePlainClass) {
   const std::vector<at::Tensor> own = parameters(at::kDouble);
   const std::vector<at::Tensor> expected = parameters(at::kDouble);
-  FusedAdamW fused(own, AdamWOptions(0.02));
+  const auto fused = fused_adamw(own, 0.02);
   torch::optim::AdamW plain(expected, AdamWOptions(0.02));
   set_gradients(own, 0);
   set_gradients(expected, 0);
-  fused.step();
+  fused->step();
   plain.step();
   std::stringstream archive;
   torch::save(plain, archive);
-  torch::load(fused, archive);
+  torch::load(*fused, archive);
   set_gradients(own, 1);
   set_gradients(expected, 1);
-  fused.step();
+  fused->step();
   plain.step();
   for (std::size_t i = 0; i < own.size(); ++i) {
     EXPECT_TRUE(torch::allclose(own[i], expected[i], 1e-14, 1e-14)) << "parameter " << i;
@@ -128,7 +131,7 @@ TEST(FusedAdam, GoesOnFromTheStateOfThePlainClass) {
 TEST(FusedAdam, CountsTheStepsOfEachParameter) {
   const std::vector<at::Tensor> own = parameters(at::kDouble);
   const std::vector<at::Tensor> expected = parameters(at::kDouble);
-  FusedAdam fused(own, AdamOptions(0.02));
+  const auto fused = fused_adam(own, 0.02);
   torch::optim::Adam plain(expected, AdamOptions(0.02));
   for (std::uint64_t step = 0; step < 4; ++step) {
     set_gradients(own, step);
@@ -137,7 +140,7 @@ TEST(FusedAdam, CountsTheStepsOfEachParameter) {
       own[1].mutable_grad() = at::Tensor();
       expected[1].mutable_grad() = at::Tensor();
     }
-    fused.step();
+    fused->step();
     plain.step();
     if (step < 2) EXPECT_TRUE(own[1].equal(parameters(at::kDouble)[1]));
   }
@@ -148,8 +151,8 @@ TEST(FusedAdam, CountsTheStepsOfEachParameter) {
 
 TEST(FusedAdam, ReturnsTheLossOfItsClosure) {
   const at::Tensor parameter = torch::ones({3}).requires_grad_();
-  FusedAdamW optimizer({parameter}, AdamWOptions(0.1).weight_decay(0));
-  const at::Tensor loss = optimizer.step([&] {
+  const auto optimizer = fused_adamw({parameter}, AdamWOptions(0.1).weight_decay(0));
+  const at::Tensor loss = optimizer->step([&] {
     at::Tensor sum = parameter.sum();
     sum.backward();
     return sum;
@@ -162,14 +165,43 @@ TEST(FusedAdam, RefusesWhatItCannotStep) {
   const at::Tensor sparse = torch::ones({2}).requires_grad_();
   sparse.mutable_grad() =
       torch::sparse_coo_tensor(torch::zeros({1, 1}, torch::kLong), torch::ones({1}), {2});
-  FusedAdamW of_sparse({sparse});
-  EXPECT_THAT(message_of<UsageError>([&] { of_sparse.step(); }),
-              HasSubstr("FusedAdamW cannot step a parameter with a sparse gradient"));
+  const auto of_sparse = fused_adamw({sparse}, 0.1);
+  EXPECT_THAT(message_of<UsageError>([&] { of_sparse->step(); }),
+              HasSubstr("fused_adamw() cannot step a parameter with a sparse gradient"));
   const at::Tensor complex = torch::ones({2}, at::kComplexFloat).requires_grad_();
   complex.mutable_grad() = torch::ones_like(complex);
-  FusedAdam of_complex({complex});
-  EXPECT_THAT(message_of<UsageError>([&] { of_complex.step(); }),
-              HasSubstr("FusedAdam cannot step a parameter of type ComplexFloat"));
+  const auto of_complex = fused_adam({complex}, 0.1);
+  EXPECT_THAT(message_of<UsageError>([&] { of_complex->step(); }),
+              HasSubstr("fused_adam() cannot step a parameter of type ComplexFloat"));
+}
+
+// The kernel would read and write beyond smaller memory.
+TEST(FusedAdam, RefusesStateOfOtherParameters) {
+  const at::Tensor small = torch::ones({8, 4}).requires_grad_();
+  small.mutable_grad() = torch::ones({8, 4});
+  const auto of_small = fused_adamw({small}, 0.1);
+  of_small->step();
+  std::stringstream archive;
+  torch::save(*of_small, archive);
+  const at::Tensor large = torch::ones({16, 4}).requires_grad_();
+  large.mutable_grad() = torch::ones({16, 4});
+  const auto of_large = fused_adamw({large}, 0.1);
+  torch::load(*of_large, archive);
+  EXPECT_THAT(message_of<UsageError>([&] { of_large->step(); }),
+              HasSubstr("fused_adamw(): exp_avg is Float [8, 4] on cpu, and its parameter is Float "
+                        "[16, 4] on cpu"));
+  EXPECT_TRUE(large.equal(torch::ones({16, 4})));
+}
+
+TEST(FusedAdam, TakesUpAmsgradLater) {
+  const at::Tensor parameter = torch::ones({70}).requires_grad_();
+  const auto optimizer = fused_adamw({parameter}, 0.1);
+  for (const bool amsgrad : {false, true}) {
+    static_cast<AdamWOptions&>(optimizer->param_groups()[0].options()).amsgrad(amsgrad);
+    parameter.mutable_grad() = torch::ones({70});
+    optimizer->step();
+  }
+  EXPECT_TRUE(torch::allclose(parameter, torch::full({70}, 0.8), 0, 0.01));
 }
 
 }  // namespace

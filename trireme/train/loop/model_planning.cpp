@@ -38,9 +38,7 @@ predict::Optimizer kind_of(const torch::optim::Optimizer& optimizer) {
 
 predict::TrainingOptions options_of(const torch::optim::Optimizer& optimizer) {
   predict::TrainingOptions options{.optimizer = kind_of(optimizer)};
-  const bool is_fused = dynamic_cast<const FusedAdamW*>(&optimizer) != nullptr ||
-                        dynamic_cast<const FusedAdam*>(&optimizer) != nullptr;
-  if (is_fused) options.optimizer_kernels = 0;
+  if (detail::is_fused(optimizer)) options.optimizer_kernels = 0;
   return options;
 }
 
