@@ -59,6 +59,7 @@ void add_options(CLI::App& app, TrainingOptions& options) {
   add_number(app, "--epochs", options.epochs, "Passes over the data");
   add_number(app, "--batch", options.batch, "Samples of all ranks in a step");
   app.add_option("--learning-rate", options.learning_rate, "Highest learning rate")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--run", options.run,
                  "Folder for checkpoints and records; a second start goes on from there");
@@ -136,7 +137,8 @@ trireme::Evaluation train(trireme::Model& model, const data::DataLoader& trainin
   std::optional<trireme::JsonlWriter> events;
   if (!options.run.empty()) {
     callbacks.emplace_back(checkpoint.emplace(trireme::CheckpointOptions{.save = save}));
-    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{.folder = options.run}));
+    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{
+        .folder = options.run, .tokens_per_sample = options.tokens_per_sample}));
     if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix))
       model.resume(*newest);
   }

@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct TrainingOptions : PlanOptions {
   std::int64_t batch = 16;
   double learning_rate = 1e-3;
   std::string run;
+  std::optional<std::int64_t> tokens_per_sample;  // of language models, for the records
 };
 
 /// Adds the options of a training with those of its plan.
