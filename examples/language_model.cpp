@@ -79,7 +79,9 @@ void train(trireme::Model& model, const Text& text, const LanguageOptions& optio
       training_batches(data::DataLoader(text.training).shuffle(options.seed), model, options.batch);
   const auto validation =
       evaluation_batches(data::DataLoader(text.validation), model, options.batch);
-  const double loss = train(model, training, validation, options, std::move(callbacks)).loss;
+  TrainingOptions with_tokens = options;
+  with_tokens.tokens_per_sample = options.sequence;
+  const double loss = train(model, training, validation, with_tokens, std::move(callbacks)).loss;
   if (model.options().group.rank() != 0) return;
   std::cout << "validation loss " << loss << ", perplexity " << std::exp(loss) << " of "
             << text.tokenizer->vocabulary_size() << " tokens" << std::endl;

@@ -59,6 +59,7 @@ void add_options(CLI::App& app, TrainingOptions& options) {
   add_number(app, "--epochs", options.epochs, "Passes over the data");
   add_number(app, "--batch", options.batch, "Samples of all ranks in a step");
   app.add_option("--learning-rate", options.learning_rate, "Highest learning rate")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of weights, dropout and the order of samples")
       ->capture_default_str();
@@ -143,7 +144,8 @@ trireme::Evaluation train(trireme::Model& model, const data::DataLoader& trainin
   if (!options.run.empty()) {
     callbacks.emplace_back(checkpoint.emplace(
         trireme::CheckpointOptions{.save = save, .every_steps = options.save_every}));
-    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{.folder = options.run}));
+    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{
+        .folder = options.run, .tokens_per_sample = options.tokens_per_sample}));
     if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix))
       model.resume(*newest);
   }

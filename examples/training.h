@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct TrainingOptions : PlanOptions {
   std::uint64_t seed = 1;  // of weights, dropout and the order of samples
   std::string run;
   std::int64_t save_every = 0;  // steps between checkpoints; 0: only at the end of each epoch
+  std::optional<std::int64_t> tokens_per_sample;  // of language models, for the records
 };
 
 /// Adds the options of a training with those of its plan.

@@ -5,11 +5,11 @@ namespace models {
 namespace {
 
 constexpr double kInitialDeviation = 0.02;
-constexpr double kNormEpsilon = 1e-12;
 constexpr std::int64_t kMlpExpansion = 4;
 
-torch::nn::LayerNorm layer_norm(std::int64_t hidden) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden}).eps(kNormEpsilon));
+torch::nn::LayerNorm layer_norm(const BERTOptions& options) {
+  return torch::nn::LayerNorm(
+      torch::nn::LayerNormOptions({options.hidden}).eps(options.norm_epsilon));
 }
 
 class SelfAttentionImpl : public torch::nn::Module {
@@ -45,12 +45,12 @@ class EncoderLayerImpl : public torch::nn::Module {
  public:
   explicit EncoderLayerImpl(const BERTOptions& options)
       : attention_(register_module("attention", SelfAttention(options))),
-        attention_norm_(register_module("attention_norm", layer_norm(options.hidden))),
+        attention_norm_(register_module("attention_norm", layer_norm(options))),
         mlp_input_(register_module(
             "mlp_input", torch::nn::Linear(options.hidden, kMlpExpansion * options.hidden))),
         mlp_output_(register_module(
             "mlp_output", torch::nn::Linear(kMlpExpansion * options.hidden, options.hidden))),
-        mlp_norm_(register_module("mlp_norm", layer_norm(options.hidden))),
+        mlp_norm_(register_module("mlp_norm", layer_norm(options))),
         dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
 
   torch::Tensor forward(const torch::Tensor& features, const torch::Tensor& sees) {
@@ -80,7 +80,7 @@ BERTEncoderImpl::BERTEncoderImpl(const BERTOptions& options)
       sequence_(options.sequence),
       position_embedding_(options.sequence, options.hidden),
       segment_embedding_(options.segments, options.hidden),
-      embedding_norm_(layer_norm(options.hidden)),
+      embedding_norm_(layer_norm(options)),
       dropout_(options.dropout) {
   TORCH_CHECK(options.layers > 0, "BERTOptions.layers is ", options.layers, ", expected 1 or more");
   TORCH_CHECK(options.heads > 0 && options.hidden % options.heads == 0, "BERTOptions.heads is ",
@@ -127,7 +127,7 @@ torch::Tensor BERTEncoderImpl::encode(const torch::Tensor& tokens, const torch::
 BERTImpl::BERTImpl(const BERTOptions& options)
     : BERTEncoderImpl(options),
       transform_(options.hidden, options.hidden),
-      transform_norm_(layer_norm(options.hidden)) {
+      transform_norm_(layer_norm(options)) {
   register_module("transform", transform_);
   register_module("transform_norm", transform_norm_);
   head_bias_ = register_parameter("head_bias", torch::zeros({options.vocabulary}));

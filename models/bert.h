@@ -29,6 +29,8 @@ struct BERTOptions {
   /// The dropout of embeddings, attention weights, the outputs of attention and MLP, and of what
   /// goes into the head of a classifier.
   double dropout = 0.1;
+  /// Added to the variance in layer norms.
+  double norm_epsilon = 1e-12;
   /// Adds the pooler and the head for the next sentence to BERT. Without them it is a model of
   /// masked tokens only.
   bool next_sentence = false;

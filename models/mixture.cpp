@@ -86,6 +86,37 @@ class MixtureBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(MixtureBlock);
 
+// Computes MLPs whose stacked parameters are those of MixtureOfExperts.
+torch::Tensor mlps(const torch::Tensor& tokens, const std::vector<std::int64_t>& counts,
+                   const std::vector<torch::Tensor>& parameters) {
+  const auto pieces = tokens.split_with_sizes(counts);
+  std::vector<torch::Tensor> results;
+  for (std::size_t expert = 0; expert < counts.size(); ++expert) {
+    const auto of_expert = [&](std::size_t parameter) {
+      return parameters[parameter][static_cast<std::int64_t>(expert)];
+    };
+    const auto widened = torch::gelu(torch::addmm(of_expert(1), pieces[expert], of_expert(0)));
+    results.push_back(torch::addmm(of_expert(3), widened, of_expert(2)));
+  }
+  return torch::cat(results);
+}
+
+// A RunExperts for experts that are all on this process.
+torch::Tensor run_here(const torch::Tensor& features, const torch::Tensor& chosen,
+                       const std::vector<torch::Tensor>& parameters) {
+  const std::int64_t experts = parameters.front().size(0);
+  const auto expert_of = chosen.flatten();
+  const auto order = expert_of.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto token_of = order.floor_divide(chosen.size(-1));
+  const auto counted = expert_of.bincount({}, experts).cpu();
+  const auto* const first = counted.const_data_ptr<std::int64_t>();
+  const auto results =
+      mlps(features.flatten(0, 1).index_select(0, token_of), {first, first + experts}, parameters);
+  const auto places =
+      torch::empty_like(order).scatter_(0, order, torch::arange(order.numel(), order.options()));
+  return results.index_select(0, places).unflatten(0, chosen.sizes());
+}
+
 void check(const MixtureOptions& options) {
   TORCH_CHECK(options.experts_per_token > 0 && options.experts_per_token <= options.experts,
               "MixtureOptions.experts_per_token is ", options.experts_per_token,
@@ -109,6 +140,7 @@ MixtureOfExpertsImpl::MixtureOfExpertsImpl(const MixtureOptions& options)
       experts_per_token_(options.experts_per_token),
       capacity_factor_(options.capacity_factor),
       is_dropless_(options.is_dropless),
+      run_experts_(options.run_experts),
       router_(torch::nn::LinearOptions(options.gpt.hidden, options.experts).bias(false)) {
   check(options);
   const std::int64_t hidden = options.gpt.hidden;
@@ -131,39 +163,27 @@ MixtureOfExpertsImpl::MixtureOfExpertsImpl(const MixtureOptions& options)
 MixtureOutput MixtureOfExpertsImpl::forward_dropless(const torch::Tensor& features) {
   const auto probabilities = probabilities_of(router_(features));
   const auto [highest, chosen] = probabilities.topk(experts_per_token_, -1);
-  TORCH_CHECK(chosen.has_storage() && !chosen.is_meta(), "a mixture with is_dropless was given ",
-              features.sizes(),
-              " without memory, as distributed tensors and those of a record are; ",
-              "set is_dropless to false, and capacity_factor to ",
-              static_cast<double>(experts_) / static_cast<double>(experts_per_token_),
-              " so that no token is dropped");
-  // The choices of all tokens, sorted by expert: [tokens * experts per token].
-  const auto expert_of = chosen.flatten();
-  const auto order = expert_of.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const auto token_of = order.floor_divide(experts_per_token_);
-  const auto counts = expert_of.bincount({}, experts_).cpu();
-  const auto pieces = features.flatten(0, 1)
-                          .index_select(0, token_of)
-                          .split_with_sizes(c10::IntArrayRef(counts.const_data_ptr<std::int64_t>(),
-                                                             static_cast<std::size_t>(experts_)));
-  std::vector<torch::Tensor> results;
-  for (std::int64_t expert = 0; expert < experts_; ++expert) {
-    const auto widened = torch::gelu(torch::addmm(
-        input_bias_[expert], pieces[static_cast<std::size_t>(expert)], input_weight_[expert]));
-    results.push_back(torch::addmm(output_bias_[expert], widened, output_weight_[expert]));
+  if (!run_experts_) {
+    TORCH_CHECK(chosen.has_storage() && !chosen.is_meta(), "a mixture with is_dropless was given ",
+                features.sizes(),
+                " without memory, as distributed tensors and those of a record are; ",
+                "set run_experts to trireme::run_experts for distributed tensors; for records set ",
+                "is_dropless to false, and capacity_factor to ",
+                static_cast<double>(experts_) / static_cast<double>(experts_per_token_),
+                " so that no token is dropped");
   }
-  const auto shares = shares_of(highest).flatten().index_select(0, order).unsqueeze(-1);
-  const auto weighted = torch::cat(results) * shares;
-  const auto output = weighted.new_zeros({features.size(0) * features.size(1), features.size(2)})
-                          .index_add(0, token_of, weighted)
-                          .view(features.sizes());
+  const std::vector<torch::Tensor> parameters = {input_weight_, input_bias_, output_weight_,
+                                                 output_bias_};
+  const auto results = run_experts_ ? run_experts_(features, chosen, parameters, mlps)
+                                    : run_here(features, chosen, parameters);
+  const auto output = (results * shares_of(highest).unsqueeze(-1)).sum(-2);
+  const auto experts = torch::arange(experts_, chosen.options());
   if (tokens_taken_.defined() && is_training()) {
     const torch::NoGradGuard no_grad;
-    tokens_taken_.add_(counts.to(tokens_taken_.device()));
+    tokens_taken_.add_((chosen.unsqueeze(-1) == experts).sum({0, 1, 2}));
   }
-  const auto is_first = chosen.narrow(-1, 0, 1) == torch::arange(experts_, chosen.options());
   return {.output = output.to(features.scalar_type()),
-          .balance_loss = balance_loss_of(is_first, probabilities)};
+          .balance_loss = balance_loss_of(chosen.narrow(-1, 0, 1) == experts, probabilities)};
 }
 
 MixtureOutput MixtureOfExpertsImpl::forward(const torch::Tensor& features) {

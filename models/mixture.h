@@ -12,8 +12,21 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 namespace models {
+
+/// Computes experts, whose parameters [experts, …] it is given, for tokens [n, features] that are
+/// sorted by expert, of which each has as many as `counts` says.
+using Experts = std::function<torch::Tensor(const torch::Tensor& tokens,
+                                            const std::vector<std::int64_t>& counts,
+                                            const std::vector<torch::Tensor>& parameters)>;
+/// Returns the results [batch, sequence, per token, hidden] of the experts that each token of
+/// `features` [batch, sequence, hidden] has chosen, [batch, sequence, per token].
+using RunExperts = std::function<torch::Tensor(
+    const torch::Tensor& features, const torch::Tensor& chosen,
+    const std::vector<torch::Tensor>& parameters, const Experts& experts)>;
 
 /// The architecture of a GPT whose MLPs are partly mixtures of experts.
 struct MixtureOptions {
@@ -29,8 +42,12 @@ struct MixtureOptions {
   double capacity_factor = 1.25;
   /// True to let experts take all tokens that choose them, whatever capacity_factor is. Tokens are
   /// sorted by expert, as in MegaBlocks (Gale et al. 2023). Shapes then depend on values, so
-  /// forward cannot be recorded, and refuses tensors without memory, as distributed ones are.
+  /// forward cannot be recorded.
   bool is_dropless = false;
+  /// Sorts tokens and runs the experts of a dropless mixture. Empty: all experts are on this
+  /// process, and forward refuses tensors without memory, as distributed ones are. With
+  /// trireme::run_experts ranks may have different experts.
+  RunExperts run_experts{};
   /// The last of each `interval` blocks has a mixture, the others have an MLP.
   std::int64_t interval = 2;
   /// True to count what experts take and drop in training mode, in two buffers of each mixture.
@@ -76,6 +93,7 @@ class MixtureOfExpertsImpl : public torch::nn::Module {
   std::int64_t experts_per_token_;
   double capacity_factor_;
   bool is_dropless_;
+  RunExperts run_experts_;  // Empty if all experts are here.
   torch::nn::Linear router_;
   torch::Tensor input_weight_, input_bias_, output_weight_, output_bias_;
   torch::Tensor tokens_taken_, tokens_dropped_;  // Undefined if tokens are not counted.

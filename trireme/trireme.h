@@ -79,6 +79,7 @@
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/operator_strategy.h>
 #include <trireme/tensor/redistribution/between_meshes.h>
+#include <trireme/tensor/run_experts.h>
 #include <trireme/tensor/run_replicated.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/count_monitor.h>

@@ -77,7 +77,10 @@ void add_bert(CLI::App& data) {
   command.add_flag("--whole-words", task->whole_words, "Mask whole words");
   command.add_flag("--static", task->static_masking,
                    "Mask tokens now, rather than anew in every epoch of training");
-  command.add_option("--seed", task->seed, "Seed of all random choices")->capture_default_str();
+  // CLI11 would take -1 as the highest number.
+  command.add_option("--seed", task->seed, "Seed of all random choices")
+      ->check(integer_from(0))
+      ->capture_default_str();
   command.callback([task, short_share, mask_share, &command] {
     task->kind = TextDataTask::Kind::kBertPairs;
     task->short_probability = short_share->value;

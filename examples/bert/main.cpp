@@ -45,7 +45,8 @@ double train(const Options& options, const trireme::World& world, const data::Be
   std::optional<trireme::JsonlWriter> events;
   if (!options.run.empty()) {
     callbacks.emplace_back(checkpoint.emplace(trireme::CheckpointOptions{.save = save}));
-    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{.folder = options.run}));
+    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{
+        .folder = options.run, .tokens_per_sample = pairs.settings().sequence_length}));
     const auto vocabulary = std::filesystem::path(options.data) / "vocab.txt";
     if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix)) {
       examples::check_same_vocabulary(options.run, vocabulary);

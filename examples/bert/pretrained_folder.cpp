@@ -39,19 +39,14 @@ void check_same_vocabulary(const std::filesystem::path& folder,
 void write_description(const std::filesystem::path& folder, const models::BERTOptions& options,
                        const std::filesystem::path& vocabulary, bool lowercase) {
   std::filesystem::create_directories(folder);
-  const json config = {{"architectures", {"BertForPreTraining"}},
-                       {"model_type", "bert"},
-                       {"vocab_size", options.vocabulary},
-                       {"max_position_embeddings", options.sequence},
-                       {"type_vocab_size", options.segments},
-                       {"hidden_size", options.hidden},
-                       {"intermediate_size", 4 * options.hidden},
-                       {"num_hidden_layers", options.layers},
-                       {"num_attention_heads", options.heads},
-                       {"hidden_act", "gelu"},
-                       {"hidden_dropout_prob", options.dropout},
-                       {"attention_probs_dropout_prob", options.dropout},
-                       {"layer_norm_eps", 1e-12}};
+  const json config = {
+      {"architectures", {"BertForPreTraining"}}, {"model_type", "bert"},
+      {"vocab_size", options.vocabulary},        {"max_position_embeddings", options.sequence},
+      {"type_vocab_size", options.segments},     {"hidden_size", options.hidden},
+      {"intermediate_size", 4 * options.hidden}, {"num_hidden_layers", options.layers},
+      {"num_attention_heads", options.heads},    {"hidden_act", "gelu"},
+      {"hidden_dropout_prob", options.dropout},  {"attention_probs_dropout_prob", options.dropout},
+      {"layer_norm_eps", options.norm_epsilon}};
   trireme::write_file(folder / "config.json", config.dump(2) + "\n");
   trireme::write_file(
       folder / "tokenizer_config.json",
@@ -77,7 +72,9 @@ models::BERTOptions read_options(const std::filesystem::path& folder) {
                                     .segments = number("type_vocab_size"),
                                     .hidden = number("hidden_size"),
                                     .layers = number("num_hidden_layers"),
-                                    .heads = number("num_attention_heads")};
+                                    .heads = number("num_attention_heads"),
+                                    .dropout = config.value("hidden_dropout_prob", 0.1),
+                                    .norm_epsilon = config.value("layer_norm_eps", 1e-12)};
   if (number("intermediate_size") != 4 * options.hidden ||
       config.value("hidden_act", "gelu") != "gelu") {
     throw trireme::DataError(

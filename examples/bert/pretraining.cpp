@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/bert/pretraining.h"
+#include "examples/option_checks.h"
 #include <trireme/comm/collectives.h>
 #include <trireme/data/text/make_bert_pairs.h>
 #include <trireme/data/text/word_piece_training.h>
@@ -54,21 +55,31 @@ void add_options(CLI::App& app, PretrainingOptions& options) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--sequence", options.sequence, "Tokens of a pair, with --text")
+      ->check(CLI::Range(5, 1 << 20))
       ->capture_default_str();
-  app.add_option("--hidden", options.hidden, "Width of the network")->capture_default_str();
-  app.add_option("--layers", options.layers, "Depth of the network")->capture_default_str();
-  app.add_option("--heads", options.heads, "Attention heads")->capture_default_str();
+  app.add_option("--hidden", options.hidden, "Width of the network")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--layers", options.layers, "Depth of the network")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--heads", options.heads, "Attention heads")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--optimizer", options.optimizer, "adamw or lamb")
       ->check(CLI::IsMember({"adamw", "lamb"}))
       ->capture_default_str();
   app.add_option("--learning-rate", options.learning_rate, "Highest learning rate")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--clip-norm", options.clip_norm, "Largest norm of the gradients")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
 }
 
 std::shared_ptr<const data::BertPairs> open_pairs(const PretrainingOptions& options,
                                                   const trireme::World& world) {
+  check_divides({"--heads", options.heads}, {"--hidden", options.hidden});
   if (!options.texts.empty() && world.is_first()) make_pairs(options);
   trireme::comm::barrier(world.group);
   return data::bert_pairs(options.data);

@@ -2,6 +2,7 @@
 // Trains a small GPT to predict the next character of a text, over as many processes as it is
 // started with. Validates it on the text's last tenth, and lets it write.
 #include "examples/language_model.h"
+#include "examples/option_checks.h"
 #include <models/gpt.h>
 #include <trireme/trireme.h>
 
@@ -15,6 +16,7 @@ struct Options : examples::LanguageOptions {
 };
 
 void run(const Options& options) {
+  examples::check_divides({"--heads", options.heads}, {"--hidden", options.hidden});
   const auto world = trireme::init();
   torch::manual_seed(options.seed);
   const examples::Text text = examples::read_text(options);

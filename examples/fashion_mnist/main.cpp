@@ -35,11 +35,16 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--data", options.folder, "Folder with the four files of the data set")
       ->capture_default_str();
   app.add_option("--epochs", options.epochs, "Passes over the training images")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--batch", options.batch, "Images of each rank in a step")->capture_default_str();
+  app.add_option("--batch", options.batch, "Images of each rank in a step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--learning-rate", options.learning_rate, "Highest learning rate")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--limit", options.limit, "Use only the first images of both sets; 0 for all")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   auto* checkpoint = app.add_option("--checkpoint", options.checkpoint_folder,
                                     "Save a checkpoint in this folder after each epoch");

@@ -4,6 +4,7 @@
 // and save what it has learned in that form.
 #include "examples/language_model.h"
 #include "examples/llama/pretrained_folder.h"
+#include "examples/option_checks.h"
 #include <models/llama.h>
 #include <trireme/trireme.h>
 
@@ -30,7 +31,19 @@ models::LLaMAOptions sizes_of(const Options& options, std::int64_t vocabulary) {
           .feed_forward = (8 * options.hidden / 3 + kMultiple - 1) / kMultiple * kMultiple};
 }
 
+void check(const Options& options) {
+  if (options.hidden % (2 * options.heads) != 0) {
+    throw trireme::UsageError(
+        trireme::join_message("--heads is ", options.heads, ", expected a number of which --hidden",
+                              ", which is ", options.hidden, ", is an even multiple"),
+        "rotary positions turn the features of a head in pairs");
+  }
+  examples::check_divides({"--key-value-heads", options.key_value_heads},
+                          {"--heads", options.heads});
+}
+
 void run(const Options& options) {
+  if (options.pretrained.empty()) check(options);
   const auto world = trireme::init();
   torch::manual_seed(options.seed);
   const bool is_pretrained = !options.pretrained.empty();
@@ -65,9 +78,8 @@ int main(int argc, char** argv) {
   options.name = "llama";
   CLI::App app("Trains a small LLaMA on a text over one or more processes");
   add_options(app, options);
-  app.add_option("--key-value-heads", options.key_value_heads,
-                 "Heads of keys and values, which the heads of queries share")
-      ->capture_default_str();
+  examples::add_number(app, "--key-value-heads", options.key_value_heads,
+                       "Heads of keys and values, which the heads of queries share");
   auto* const pretrained = app.add_option(
       "--pretrained", options.pretrained,
       "Folder of a LLaMA that --save or Hugging Face's transformers wrote, to go on from");

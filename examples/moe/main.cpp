@@ -2,6 +2,7 @@
 // Trains a GPT with mixtures of experts to predict the next character of a text, over as many
 // processes as it is started with. At the end it says how busy the experts were.
 #include "examples/language_model.h"
+#include "examples/option_checks.h"
 #include <models/mixture.h>
 #include <trireme/trireme.h>
 
@@ -17,17 +18,21 @@ struct Options : examples::LanguageOptions {
   std::int64_t experts_per_token = 2;
   double capacity_factor = 1.25;
   double balance_weight = 0.01;
+  bool is_dropless = false;
 };
 
 void add_options(CLI::App& app, Options& options) {
   add_options(app, static_cast<examples::LanguageOptions&>(options));
-  app.add_option("--experts", options.experts, "Experts in every second block, in place of its MLP")
-      ->capture_default_str();
-  app.add_option("--experts-per-token", options.experts_per_token, "Experts that process a token")
-      ->capture_default_str();
+  examples::add_number(app, "--experts", options.experts,
+                       "Experts in every second block, in place of its MLP");
+  examples::add_number(app, "--experts-per-token", options.experts_per_token,
+                       "Experts that process a token");
   app.add_option("--capacity-factor", options.capacity_factor,
                  "Tokens that an expert takes at most, as a multiple of an even share")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("--dropless", options.is_dropless,
+               "Experts take all tokens that choose them, whatever --capacity-factor is");
   app.add_option("--balance", options.balance_weight, "Weight of the loss of unequal shares")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -68,6 +73,14 @@ void print(const std::map<std::string, Counts>& mixtures) {
 }
 
 void run(const Options& options) {
+  examples::check_divides({"--heads", options.heads}, {"--hidden", options.hidden});
+  if (options.layers % 2 != 0) {
+    throw trireme::UsageError(
+        trireme::join_message("--layers is ", options.layers, ", expected an even number"),
+        "every second block has experts");
+  }
+  examples::check_at_most({"--experts-per-token", options.experts_per_token},
+                          {"--experts", options.experts});
   const auto world = trireme::init();
   torch::manual_seed(options.seed);
   const examples::Text text = examples::read_text(options);
@@ -79,6 +92,8 @@ void run(const Options& options) {
                                      .experts = options.experts,
                                      .experts_per_token = options.experts_per_token,
                                      .capacity_factor = options.capacity_factor,
+                                     .is_dropless = options.is_dropless,
+                                     .run_experts = trireme::run_experts,
                                      .counts_tokens = true};
   models::MixtureGPT network(sizes);
   torch::optim::AdamW optimizer(network->parameters(), options.learning_rate);

@@ -43,15 +43,21 @@ inline void add_data(CLI::App& app, Options& options) {
   auto* synthetic = app.add_option("--synthetic", options.synthetic,
                                    "Learn from so many made-up pictures instead of --data");
   synthetic->check(CLI::Range(1, 1 << 30))->excludes(folder);
-  app.add_option("--batch", options.batch, "Images of each rank in a step")->capture_default_str();
+  app.add_option("--batch", options.batch, "Images of each rank in a step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--steps", options.steps, "Steps in an epoch at most; 0 for all images")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--repeat", options.repeat, "Passes over the images in an epoch")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--image-size", options.image_size, "Side that images are resized to")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--shuffle-buffer", options.shuffle_buffer,
                  "Shuffle within a window of so many images; 0 for all")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
 }
 
@@ -65,7 +71,9 @@ inline void add_training(CLI::App& app, Options& options) {
   app.add_option("--epochs", options.epochs, "Passes over the training images")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
-  app.add_option("--learning-rate", options.learning_rate, "The highest")->capture_default_str();
+  app.add_option("--learning-rate", options.learning_rate, "The highest")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--schedule", options.schedule, "constant, or cosine: down to nothing")
       ->transform(CLI::CheckedTransformer(schedules));
   app.add_option("--warm-up", options.warm_up, "Epochs that lead up to the rate")
@@ -75,6 +83,7 @@ inline void add_training(CLI::App& app, Options& options) {
 
 inline void add_records(CLI::App& app, Options& options) {
   app.add_option("--every-steps", options.every_steps, "Prints the loss of every n-th step")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   auto* run = app.add_option("--run", options.run,
                              "Folder for checkpoints (the last three and the best) and records");

@@ -2,6 +2,7 @@
 // Trains a small vision transformer on the images of Fashion-MNIST, or on made-up pictures, over as
 // many processes as it is started with, and tests it after each epoch.
 #include "examples/images.h"
+#include "examples/option_checks.h"
 #include "examples/training.h"
 #include <models/vit.h>
 #include <trireme/report/number.h>
@@ -48,10 +49,13 @@ data::DataLoader images(const Options& options, data::Split split) {
 }
 
 void run(const Options& options) {
+  const bool is_synthetic = options.synthetic > 0;
+  const std::int64_t side = is_synthetic ? 32 : 28;
+  examples::check_divides({"--patch", options.patch}, {"the side of the images", side});
+  examples::check_divides({"--heads", options.heads}, {"--hidden", options.hidden});
   const auto world = trireme::init();
   torch::manual_seed(options.seed);
-  const bool is_synthetic = options.synthetic > 0;
-  models::ViT network(models::ViTOptions{.image_size = is_synthetic ? 32 : 28,
+  models::ViT network(models::ViTOptions{.image_size = side,
                                          .patch_size = options.patch,
                                          .channels = is_synthetic ? 3 : 1,
                                          .hidden = options.hidden,

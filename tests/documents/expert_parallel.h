@@ -2,6 +2,7 @@
 // Names that fragments of docs/guide/expert-parallel.md use: see extract.py.
 #pragma once
 
+#include <models/mixture.h>
 #include <trireme/trireme.h>
 
 #include <torch/torch.h>

@@ -10,6 +10,7 @@
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
+#include <numeric>
 #include <vector>
 
 namespace trireme::comm {
@@ -118,6 +119,30 @@ TEST_P(Differentiable, AllToAllSendsGradientsBack) {
       });
 }
 
+// Each rank sends another number of rows to each rank, and to one of them none.
+TEST_P(Differentiable, AllToAllOfUnequalNumbersOfRowsSendsGradientsBack) {
+  const auto rows_to = [](std::int64_t rank) {
+    std::vector<std::int64_t> rows;
+    for (std::int64_t other = 0; other < kRanks; ++other) rows.push_back((rank + other) % kRanks);
+    return rows;  // the same the other way round
+  };
+  compare(
+      kRanks * (kRanks - 1) / 2,
+      [&](const auto& input, const Group& group) {
+        return functional::all_to_all(input, rows_to(group.rank()), rows_to(group.rank()), group);
+      },
+      [&](const auto& inputs, std::int64_t rank) {
+        std::vector<torch::Tensor> slices;
+        for (std::size_t from = 0; from < inputs.size(); ++from) {
+          const auto rows = rows_to(static_cast<std::int64_t>(from));
+          const auto own = rows.begin() + rank;
+          slices.push_back(
+              inputs[from].narrow(0, std::accumulate(rows.begin(), own, std::int64_t{0}), *own));
+        }
+        return torch::cat(slices);
+      });
+}
+
 TEST(Differentiable, TakesTensorsThatAreNotContiguousAndGroupsOfOne) {
   run_ranks(2, [](const Group& group) {
     const torch::Tensor input = torch::ones({3, 4}).requires_grad_();
@@ -145,6 +170,16 @@ TEST(Differentiable, RefusesWhatCannotBeExchanged) {
     EXPECT_THAT(
         usage_error([&] { static_cast<void>(functional::all_gather(torch::ones({}), group)); }),
         HasSubstr("first dimension"));
+    using Rows = std::vector<std::int64_t>;
+    const auto refused = [&](const Rows& rows_to, const Rows& rows_from) {
+      return usage_error([&] {
+        static_cast<void>(functional::all_to_all(torch::ones({3, 1}), rows_to, rows_from, group));
+      });
+    };
+    EXPECT_THAT(refused({3}, {3, 0}), HasSubstr("told to send [3] rows and to receive [3, 0]"));
+    EXPECT_THAT(refused({2, 2}, {2, 2}), HasSubstr("a number of rows for each rank"));
+    EXPECT_THAT(group.rank() == 0 ? refused({2, 1}, {1, 1}) : refused({1, 2}, {1, 1}),
+                HasSubstr("sends itself what it receives of itself"));
   });
 }
 

@@ -2,6 +2,7 @@
 // Trains the small network over ranks and alone, with the same tree of sums.
 #pragma once
 
+#include <trireme/optim/lamb.h>
 #include <trireme/parallel/parallelize.h>
 
 #include <gmock/gmock.h>
@@ -63,6 +64,15 @@ inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   if (name == "adagrad") return std::make_unique<torch::optim::Adagrad>(parameters);
   if (name == "sgd")
     return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05));
+  if (name == "lamb") {  // what is no matrix is stepped as by Adam
+    std::vector<LambGroup> lamb_groups(2);
+    for (const torch::Tensor& parameter : parameters) {
+      lamb_groups[parameter.dim() > 1 ? 0 : 1].parameters.push_back(parameter);
+    }
+    lamb_groups[0].options.learning_rate = lamb_groups[1].options.learning_rate = 0.01;
+    lamb_groups[1].adapts = false;
+    return lamb(std::move(lamb_groups));
+  }
   // Two groups with settings of their own.
   std::vector<torch::Tensor> some = {parameters.back()};
   parameters.pop_back();

@@ -53,7 +53,8 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const std::string optimizer : {"sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"}) {
+  for (const std::string optimizer :
+       {"sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad", "lamb"}) {
     all.push_back({optimizer + "_clipped", optimizer, {.max_norm = 0.5}});
     all.push_back({optimizer + "_skipped", optimizer, {.skip_not_finite = true}});
     all.push_back(

@@ -4,7 +4,6 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/optim/fused_adam.h>
-#include <trireme/optim/lamb.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/optim/post_validation.h>
 #include <trireme/parallel/data_parallel.h>
@@ -454,9 +453,6 @@ TEST_P(Sharded, RefusesWhatCannotBe) {
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     EXPECT_THAT(usage_error([&] { parallelized.shard(whole); }),
                 AllOf(HasSubstr("LBFGS"), HasSubstr("inner products"), HasSubstr("zero_level 0")));
-    const auto by_norms = lamb(net->parameters());
-    EXPECT_THAT(usage_error([&] { parallelized.shard(*by_norms); }),
-                HasSubstr("LAMB takes the norm of each whole parameter"));
     EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(0, 0)).backward(); }),
                 HasSubstr("call shard(optimizer)"));
     EXPECT_FALSE(net->first->weight.grad().defined());

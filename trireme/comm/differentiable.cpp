@@ -7,6 +7,10 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
 namespace trireme::comm::functional {
 namespace {
 
@@ -126,6 +130,50 @@ struct AllToAll : torch::autograd::Function<AllToAll> {
   }
 };
 
+// The message of one pair of ranks is told apart from others by this.
+constexpr int kRowsTag = 0x726f;
+
+// Sends the rows of each rank as messages of their own. Returns those that arrive.
+at::Tensor exchange_rows(const at::Tensor& rows, const std::vector<std::int64_t>& rows_to,
+                         const std::vector<std::int64_t>& rows_from, const Group& group) {
+  const at::Tensor result =
+      empty_rows(rows, std::accumulate(rows_from.begin(), rows_from.end(), std::int64_t{0}));
+  const auto part_of = [](const at::Tensor& all, const std::vector<std::int64_t>& counts,
+                          int rank) {
+    const auto own = counts.begin() + rank;
+    return all.narrow(0, std::accumulate(counts.begin(), own, std::int64_t{0}), *own);
+  };
+  std::vector<Work> works;
+  for (int distance = 1; distance < group.size(); ++distance) {
+    const int from = (group.rank() + group.size() - distance) % group.size();
+    const int to = (group.rank() + distance) % group.size();
+    const at::Tensor received = part_of(result, rows_from, from);
+    if (received.numel() > 0) works.push_back(receive_async(received, from, group, kRowsTag));
+    const at::Tensor sent = part_of(rows, rows_to, to);
+    if (sent.numel() > 0) works.push_back(send_async(sent, to, group, kRowsTag));
+  }
+  part_of(result, rows_from, group.rank()).copy_(part_of(rows, rows_to, group.rank()));
+  for (Work& work : works) work.wait();
+  return result;
+}
+
+struct RowsToAll : torch::autograd::Function<RowsToAll> {
+  static Variable forward(AutogradContext* context, const Variable& input,
+                          const std::vector<std::int64_t>& rows_to,
+                          const std::vector<std::int64_t>& rows_from, const Group& group) {
+    hold(*context, group, ReduceOp::kSum);
+    context->saved_data["rows_to"] = rows_to;
+    context->saved_data["rows_from"] = rows_from;
+    return exchange_rows(input.contiguous(), rows_to, rows_from, group);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto rows = [&](const char* name) { return context->saved_data.at(name).toIntVector(); };
+    return {functional::all_to_all(gradients.front(), rows("rows_from"), rows("rows_to"),
+                                   held_by(*context).group),
+            Variable(), Variable(), Variable()};
+  }
+};
+
 }  // namespace
 
 at::Tensor all_gather(const at::Tensor& input, const Group& group) {
@@ -151,6 +199,25 @@ at::Tensor all_to_all(const at::Tensor& input, const Group& group) {
   is_needed(group, "all-to-all");
   check_is_cut_evenly(input, group, "all-to-all");
   return AllToAll::apply(input, group);
+}
+
+at::Tensor all_to_all(const at::Tensor& input, const std::vector<std::int64_t>& rows_to,
+                      const std::vector<std::int64_t>& rows_from, const Group& group) {
+  is_needed(group, "all-to-all");
+  check_has_rows(input, "all-to-all");
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const auto rank = static_cast<std::size_t>(group.rank());
+  const auto sent = std::accumulate(rows_to.begin(), rows_to.end(), std::int64_t{0});
+  if (rows_to.size() != ranks || rows_from.size() != ranks || sent != input.size(0) ||
+      rows_to[rank] != rows_from[rank]) {
+    throw UsageError(
+        join_message("all-to-all of ", input.sizes(), " over ", ranks, " ranks was told to send ",
+                     c10::IntArrayRef(rows_to), " rows and to receive ",
+                     c10::IntArrayRef(rows_from), ", as rank ", rank),
+        "give a number of rows for each rank; those sent are all rows of the tensor, and a rank "
+        "sends itself what it receives of itself");
+  }
+  return RowsToAll::apply(input, rows_to, rows_from, group);
 }
 
 }  // namespace trireme::comm::functional

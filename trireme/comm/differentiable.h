@@ -16,6 +16,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace trireme::comm::functional {
 
 /// Returns the `input` [n, …] of all ranks in rank order, [size * n, …]. All ranks must have the
@@ -40,5 +43,14 @@ at::Tensor all_reduce(const at::Tensor& input, const Group& group, ReduceOp op =
 /// belongs to this rank. The gradient of `input` is the all-to-all of the gradients, which takes
 /// each slice back to the rank it came from.
 at::Tensor all_to_all(const at::Tensor& input, const Group& group);
+
+/// Sends any number of rows of `input` to each rank: `rows_to[r]` rows to rank r, in rank order.
+/// Returns the rows that the ranks have sent to this one, in rank order. The gradient of `input` is
+/// the exchange back. Ranks that send no rows take part too. Throws UsageError unless both lists
+/// have a number for each rank, those of `rows_to` add up to the rows of `input`, and this rank
+/// sends itself as many as it receives.
+/// @param rows_from the numbers of rows that this rank receives, which are `rows_to` of the others.
+at::Tensor all_to_all(const at::Tensor& input, const std::vector<std::int64_t>& rows_to,
+                      const std::vector<std::int64_t>& rows_from, const Group& group);
 
 }  // namespace trireme::comm::functional

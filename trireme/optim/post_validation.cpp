@@ -104,10 +104,11 @@ PostValidation::PostValidation(torch::optim::Optimizer& optimizer,
                      "itself, which waits for nobody");
   }
   if (detail::has_known_state(optimizer)) return;
-  throw UsageError(join_message("PostValidation cannot take back steps of an optimizer of type ",
-                                c10::demangle(typeid(optimizer).name())),
-                   "use SGD, Adam, AdamW, RMSprop or Adagrad, whose state is known; or wait before "
-                   "the step, by clip_by_global_norm or LossScale::unscale");
+  throw UsageError(
+      join_message("PostValidation cannot take back steps of an optimizer of type ",
+                   c10::demangle(typeid(optimizer).name())),
+      "use SGD, Adam, AdamW, LAMB, RMSprop or Adagrad, whose state is known; or wait before "
+      "the step, by clip_by_global_norm or LossScale::unscale");
 }
 
 PostValidation::~PostValidation() {

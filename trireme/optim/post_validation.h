@@ -72,8 +72,8 @@ struct ValidatedStep {
 /// exception destroys the object, the last step stays as it is and is not validated.
 class PostValidation {
  public:
-  /// Refers to `optimizer`. Throws UsageError for an optimizer other than SGD, Adam, AdamW, RMSprop
-  /// and Adagrad, for a norm that is not above 0, and if no condition is given.
+  /// Refers to `optimizer`. Throws UsageError for an optimizer other than SGD, Adam, AdamW, LAMB,
+  /// RMSprop and Adagrad, for a norm that is not above 0, and if no condition is given.
   PostValidation(torch::optim::Optimizer& optimizer, const PostValidationOptions& options);
   PostValidation(const PostValidation&) = delete;
   PostValidation& operator=(const PostValidation&) = delete;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/optim/state_fields.h>
 
+#include <trireme/optim/lamb.h>
+
 #include <torch/optim.h>
 
 namespace trireme::detail {
@@ -17,7 +19,8 @@ namespace optim = torch::optim;
 
 bool has_known_state(const optim::Optimizer& optimizer) {
   return is_any_of<optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop, optim::Adagrad>(
-      optimizer);
+             optimizer) ||
+         is_lamb(optimizer);
 }
 
 StateFields fields_of(optim::OptimizerParamState& state) {
@@ -41,7 +44,9 @@ StateFields fields_of(optim::OptimizerParamState& state) {
 std::unique_ptr<optim::OptimizerParamState> make_state(const optim::Optimizer& optimizer) {
   if (is_any_of<optim::SGD>(optimizer)) return std::make_unique<optim::SGDParamState>();
   if (is_any_of<optim::Adam>(optimizer)) return std::make_unique<optim::AdamParamState>();
-  if (is_any_of<optim::AdamW>(optimizer)) return std::make_unique<optim::AdamWParamState>();
+  if (is_any_of<optim::AdamW>(optimizer) || is_lamb(optimizer)) {
+    return std::make_unique<optim::AdamWParamState>();
+  }
   if (is_any_of<optim::RMSprop>(optimizer)) return std::make_unique<optim::RMSpropParamState>();
   return std::make_unique<optim::AdagradParamState>();
 }

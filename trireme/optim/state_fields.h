@@ -29,8 +29,9 @@ struct StateFields {
   c10::SmallVector<at::Tensor*, kMostStateTensors> tensors{};
 };
 
-/// Returns true for SGD, Adam, AdamW, RMSprop and Adagrad, and classes derived from them.
-/// fields_of() knows their state, and they step each element of a parameter independently.
+/// Returns true for SGD, Adam, AdamW, RMSprop, Adagrad and classes derived from them, and for LAMB.
+/// fields_of() knows their state. They can step parts of parameters: all but LAMB step each element
+/// by itself, and LAMB takes set_lamb_parts().
 bool has_known_state(const torch::optim::Optimizer& optimizer);
 
 /// Returns the fields of a state of such an optimizer. The result points into `state`.

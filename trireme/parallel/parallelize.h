@@ -89,8 +89,8 @@ class Parallelized {
   ///   where they do not. For experts that a rank would skip, call them with zero rows, or keep
   ///   them whole by plan.zero_level_of.
   ///
-  /// Throws UsageError for an optimizer that does not treat each element by itself (SGD, Adam,
-  /// AdamW, RMSprop and Adagrad do), and for one that holds none of the parameters. backward()
+  /// Throws UsageError for an optimizer that cannot step parts of parameters (SGD, Adam, AdamW,
+  /// RMSprop, Adagrad and lamb() can), and for one that holds none of the parameters. backward()
   /// throws UsageError if a sharded parameter has no optimizer, was given other memory, or was
   /// gathered between two steps.
   void shard(torch::optim::Optimizer& optimizer);

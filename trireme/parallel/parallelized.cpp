@@ -75,7 +75,7 @@ void Parallelized::shard(torch::optim::Optimizer& optimizer) {
 }
 
 void check_can_shard(const torch::optim::Optimizer& optimizer) {
-  detail::check_elementwise(optimizer);
+  detail::check_can_step_parts(optimizer);
 }
 
 void Parallelized::unshard(torch::optim::Optimizer& optimizer) {

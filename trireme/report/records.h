@@ -24,13 +24,14 @@ using Numbers = std::map<std::string, double, std::less<>>;
 
 /// The beginning of a run: one call of `fit` or `train`.
 struct RunRecord {
-  Moment moment{};                  ///< when and where in training
-  int rank = 0;                     ///< the rank that writes the record
-  int world_size = 1;               ///< the number of ranks
-  std::int64_t epochs = 0;          ///< the number of the last epoch of this call
-  std::int64_t steps_in_epoch = 0;  ///< the number of steps of one epoch
-  Texts settings{};                 ///< the settings of the program and of the model
-  Texts environment{};              ///< the machine, versions, command and revision
+  Moment moment{};                                  ///< when and where in training
+  int rank = 0;                                     ///< the rank that writes the record
+  int world_size = 1;                               ///< the number of ranks
+  std::int64_t epochs = 0;                          ///< the number of the last epoch of this call
+  std::int64_t steps_in_epoch = 0;                  ///< the number of steps of one epoch
+  std::optional<std::int64_t> tokens_per_sample{};  ///< tokens of each sample, with padding
+  Texts settings{};     ///< the settings of the program and of the model
+  Texts environment{};  ///< the machine, versions, command and revision
 };
 
 /// The time that steps spent in each phase, in seconds.

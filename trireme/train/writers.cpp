@@ -101,6 +101,7 @@ void RecordWriter::on_run_begin(const RunContext& run) {
                            .world_size = run.world_size,
                            .epochs = run.last_epoch,
                            .steps_in_epoch = run.steps_in_epoch,
+                           .tokens_per_sample = tokens_per_sample(),
                            .settings = settings(),
                            .environment = environment_of(run.model)};
   record.settings.merge(settings_of(run.model));
@@ -204,6 +205,15 @@ void RecordWriter::on_failure(const FailureContext& failure) noexcept {
 
 std::unique_ptr<report::RecordFile> CsvWriter::open(const RunContext& /*run*/) {
   return std::make_unique<report::CsvFile>(folder() / "metrics.csv");
+}
+
+JsonlWriter::JsonlWriter(const JsonlWriterOptions& options)
+    : RecordWriter(options.folder, options.every_steps, Ranks::kAll),
+      settings_(options.settings),
+      tokens_per_sample_(options.tokens_per_sample) {
+  if (tokens_per_sample_.value_or(1) >= 1) return;
+  throw UsageError(join_message("JsonlWriterOptions::tokens_per_sample is ", *tokens_per_sample_),
+                   "give the length of the sequences, or leave it out");
 }
 
 std::unique_ptr<report::RecordFile> JsonlWriter::open(const RunContext& run) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 namespace trireme {
 
@@ -39,6 +40,8 @@ class RecordWriter : public Callback {
   virtual std::unique_ptr<report::RecordFile> open(const RunContext& run) = 0;
   /// Returns the settings of the program, for the record of the run.
   virtual report::Texts settings() const { return {}; }
+  /// Returns the tokens of each sample, if it has any.
+  virtual std::optional<std::int64_t> tokens_per_sample() const { return {}; }
 
  private:
   void flush();
@@ -81,23 +84,27 @@ struct JsonlWriterOptions {
   std::int64_t every_steps = 1;
   /// Settings of the program, such as its command-line options, by name.
   report::Texts settings{};
+  /// The tokens of each sample of a language model, with padding: `trireme report` shows tokens per
+  /// second then.
+  std::optional<std::int64_t> tokens_per_sample{};
 };
 
 /// Writes `events-rank<r>.jsonl` on every rank: all records of a run, with its settings and
 /// environment, for `trireme report` and programs of your own. Appends to existing files.
 class JsonlWriter final : public RecordWriter {
  public:
-  /// The folder is made when training begins. Throws UsageError for an interval below 1.
-  explicit JsonlWriter(const JsonlWriterOptions& options)
-      : RecordWriter(options.folder, options.every_steps, Ranks::kAll),
-        settings_(options.settings) {}
+  /// The folder is made when training begins. Throws UsageError for an interval or a number of
+  /// tokens below 1.
+  explicit JsonlWriter(const JsonlWriterOptions& options);
 
  protected:
   std::unique_ptr<report::RecordFile> open(const RunContext& run) override;
   report::Texts settings() const override { return settings_; }
+  std::optional<std::int64_t> tokens_per_sample() const override { return tokens_per_sample_; }
 
  private:
   report::Texts settings_;
+  std::optional<std::int64_t> tokens_per_sample_;
 };
 
 /// Settings of TensorBoardWriter.

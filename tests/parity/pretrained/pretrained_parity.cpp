@@ -65,6 +65,7 @@ Network bert_of(Module net) {
 Network pretraining_bert() {
   models::BERTOptions options = trireme::test::small_bert();
   options.next_sentence = true;
+  options.norm_epsilon = 0.1;
   models::BERT net(options);
   return {models::Architecture::kBERT, net.ptr(), [net](const TensorMap& inputs) mutable {
             const models::BERTLogits logits = net->pretraining_logits(

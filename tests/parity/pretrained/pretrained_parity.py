@@ -41,7 +41,8 @@ def make(architecture):
                                           num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False, **LAYERS)
         return lambda: transformers.LlamaForCausalLM(config), {"tokens": tokens}, {"input_ids": tokens}
     if architecture in BERTS:
-        config = transformers.BertConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=64, num_labels=3, **LAYERS)
+        config = transformers.BertConfig(vocab_size=50, max_position_embeddings=8, intermediate_size=64, num_labels=3,
+                                         layer_norm_eps=0.1 if architecture == "bert_pretraining" else 1e-12, **LAYERS)
         segments, is_padding = torch.randint(2, (2, 8)), torch.zeros(2, 8, dtype=torch.bool)
         is_padding[1, 6:] = True
         return (lambda: BERTS[architecture](config),

@@ -107,6 +107,9 @@ TEST_F(TextDataCommand, NamesWhatIsWrong) {
   EXPECT_THAT(error_of("--text '" + text_ + "' --vocabulary-size 9"),
               HasSubstr("a vocabulary of 9 tokens"));
   EXPECT_THAT(error_of("--text '" + text_ + "' --sequence 4"), HasSubstr("--sequence"));
+  // It used to be taken for the highest number.
+  EXPECT_THAT(error_of("--text '" + text_ + "' --seed -1"),
+              AllOf(HasSubstr("--seed"), HasSubstr("-1"), HasSubstr("0")));
   EXPECT_THAT(data("bert --to x").output, HasSubstr("--text is required"));
 }
 

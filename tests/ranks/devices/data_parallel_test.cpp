@@ -84,6 +84,31 @@ TEST_P(DataParallelOnDevices, GivesWhatOneProcessGives) {
   }
 }
 
+// Norms are sums in fp64 of what each rank has, and on the host exact ones. One process takes them
+// in fp32.
+TEST_P(DataParallelOnDevices, StepsByLambAsOneProcessWithinTheRoundingOfNorms) {
+  constexpr int kSteps = 3;
+  for (const int zero_level : {1, 2, 3}) {
+    for (const bool offloads : {false, true}) {
+      const Case c = {.ranks = 3,
+                      .bucket_bytes = 1,
+                      .zero_level = zero_level,
+                      .optimizer = "lamb",
+                      .offload_optimizer = offloads};
+      const auto expected = test::train_alone(c, kSteps, test_device(0));
+      run_device_ranks(c.ranks, [&](const Group& group, at::Device device) {
+        const auto got = test::train_parallel(c, kSteps, group, device);
+        for (std::size_t p = 0; p < got.size(); ++p) {
+          const torch::Tensor difference = got[p].cpu() - expected[p].cpu();
+          EXPECT_LE(difference.abs().max().item<double>(),
+                    1e-6 * expected[p].abs().max().item<double>())
+              << ::testing::PrintToString(c) << ": parameter " << p;
+        }
+      });
+    }
+  }
+}
+
 TEST_P(DataParallelOnDevices, KeepsTheStateOfAnOffloadedOptimizerOnTheHost) {
   for (const int ranks : {1, 2}) {
     run_device_ranks(ranks, [](const Group& group, at::Device device) {

@@ -113,16 +113,26 @@ TEST(ModelOnMesh, TrainsEvaluatesAndPredictsAsWithDataAlone) {
   }
 }
 
-// The norms of LAMB are those of whole parameters.
+// The norms of LAMB are those of whole parameters, whether layouts cut them, ZeRO, or both.
 TEST(ModelOnMesh, TrainsByLambAsOnOneRank) {
-  Outcome expected;
-  run_ranks(1, [&](const comm::Group& group) { expected = train({}, group, {}, Kind::kLamb); });
-  run_ranks(2, [&](const comm::Group& group) {
-    const Outcome outcome = train(on_mesh({{"tensor", 2}}), group, {}, Kind::kLamb);
-    for (std::size_t i = 0; i < outcome.parameters.size(); ++i) {
-      EXPECT_TRUE(torch::allclose(outcome.parameters[i], expected.parameters[i], 1e-9, 1e-9));
+  for (const int along_data : {1, 2}) {
+    Outcome expected;
+    run_ranks(along_data, [&](const comm::Group& group) {
+      const Outcome outcome = train({}, group, {}, Kind::kLamb);
+      if (group.rank() == 0) expected = outcome;
+    });
+    for (const int zero_level : {0, 1, 2, 3}) {
+      run_ranks(2 * along_data, [&](const comm::Group& group) {
+        Plan plan = on_mesh({{"data", along_data}, {"tensor", 2}});
+        plan.zero_level = zero_level;
+        const Outcome outcome = train(plan, group, {}, Kind::kLamb);
+        for (std::size_t i = 0; i < outcome.parameters.size(); ++i) {
+          EXPECT_TRUE(torch::allclose(outcome.parameters[i], expected.parameters[i], 1e-9, 1e-9))
+              << "parameter " << i << ", ZeRO " << zero_level << ", data " << along_data;
+        }
+      });
     }
-  });
+  }
 }
 
 TEST(ModelOnMesh, TrainsByFusedAdamWAsWithDataAlone) {

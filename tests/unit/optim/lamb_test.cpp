@@ -9,7 +9,10 @@
 #include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <limits>
+#include <memory>
+#include <sstream>
 
 namespace trireme {
 namespace {
@@ -66,6 +69,75 @@ TEST(Lamb, HasALearningRateThatCanBeSet) {
   options.set_lr(0);
   optimizer->step();
   EXPECT_TRUE(parameter.equal(torch::ones({2})));
+}
+
+// Steps of a group that was added used to read options of no group.
+TEST(Lamb, StepsGroupsThatAreAddedLater) {
+  const at::Tensor values = torch::tensor({3.0, 4.0}, torch::kDouble);
+  const at::Tensor gradient = torch::tensor({1.0, -1.0}, torch::kDouble);
+  const auto fresh = [&] { return with_gradient(values, gradient); };
+  const LambOptions options{
+      .learning_rate = 0.1, .epsilon = 1e-12, .weight_decay = 0, .largest_norm = 2};
+  const at::Tensor first = fresh();
+  const at::Tensor alike = fresh();
+  const at::Tensor faster = fresh();
+  const at::Tensor plain = fresh();
+  const auto optimizer = lamb({first}, options);
+  optimizer->add_param_group(torch::optim::OptimizerParamGroup({alike}));
+  optimizer->add_param_group(torch::optim::OptimizerParamGroup(
+      {faster}, std::make_unique<torch::optim::AdamWOptions>(0.2)));
+  add_lamb_group(*optimizer, {.parameters = {plain}, .options = options, .adapts = false});
+  ASSERT_EQ(optimizer->param_groups().size(), 4);
+  optimizer->step();
+  // By the norm, which counts as 2, over that of two signs.
+  const auto stepped_by = [&](double length) { return values - length * gradient; };
+  const double adapted = 2 / std::sqrt(2.0);
+  EXPECT_TRUE(torch::allclose(first, stepped_by(0.1 * adapted), 1e-9));
+  EXPECT_TRUE(alike.equal(first));
+  // AdamWOptions has epsilon 1e-8 and weight decay 0.01 as its defaults, which are inherited.
+  EXPECT_TRUE(torch::allclose(faster, stepped_by(0.2 * adapted), 1e-9));
+  EXPECT_TRUE(torch::allclose(plain, stepped_by(0.1), 1e-9));
+  EXPECT_EQ(optimizer->param_groups()[3].options().get_lr(), 0.1);
+}
+
+TEST(Lamb, RefusesGroupsThatItCannotStep) {
+  const at::Tensor parameter = torch::ones({1}).requires_grad_();
+  const auto optimizer = lamb({torch::ones({1})});
+  EXPECT_THAT(message_of<UsageError>([&] { add_lamb_group(*optimizer, {}); }),
+              HasSubstr("add_lamb_group was given no parameters"));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                add_lamb_group(*optimizer, {.parameters = {parameter}, .options = {.beta1 = 2}});
+              }),
+              HasSubstr("beta1 is 2"));
+  torch::optim::SGD other({parameter}, 0.1);
+  EXPECT_THAT(message_of<UsageError>([&] { add_lamb_group(other, {.parameters = {parameter}}); }),
+              HasSubstr("torch::optim::SGD"));
+  EXPECT_EQ(optimizer->param_groups().size(), 1);
+  auto& group = optimizer->param_groups()[0];
+  group.set_options(
+      std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions().amsgrad(true)));
+  EXPECT_THAT(message_of<UsageError>([&] { optimizer->step(); }),
+              HasSubstr("group 0 of LAMB has options with amsgrad"));
+  group.set_options(std::make_unique<torch::optim::SGDOptions>(0.1));
+  EXPECT_THAT(message_of<UsageError>([&] { optimizer->step(); }),
+              HasSubstr("group 0 of LAMB has options of type torch::optim::SGDOptions"));
+}
+
+TEST(Lamb, IsSavedAndLoadedByLibTorch) {
+  const at::Tensor gradient = torch::tensor({1.0F, 2.0F, -3.0F});
+  const at::Tensor expected = with_gradient(torch::full({3}, 2.0F), gradient);
+  const at::Tensor resumed = with_gradient(torch::full({3}, 2.0F), gradient);
+  const auto whole = lamb({expected}, {.learning_rate = 0.5});
+  const auto before = lamb({resumed}, {.learning_rate = 0.5});
+  whole->step();
+  before->step();
+  std::stringstream file;
+  torch::save(*before, file);
+  const auto after = lamb({resumed}, {.learning_rate = 0.1});
+  torch::load(*after, file);
+  whole->step();
+  after->step();
+  EXPECT_TRUE(resumed.equal(expected));
 }
 
 TEST(Lamb, TrainsANetwork) {

@@ -84,6 +84,7 @@ TEST(JsonlFile, HasTheOtherKinds) {
                        .world_size = 4,
                        .epochs = 5,
                        .steps_in_epoch = 6,
+                       .tokens_per_sample = 128,
                        .settings = {{"plan", "a \"b\"\nc"}},
                        .environment = {{"host", "n\xff"}}});
   file.write(EpochRecord{.moment = moment, .loss = 0.5, .samples = 10, .seconds = 2});
@@ -93,17 +94,17 @@ TEST(JsonlFile, HasTheOtherKinds) {
   file.write(FailureRecord{.moment = moment, .message = "no"});
   file.write(EndRecord{.moment = moment, .is_stopped = true, .seconds = 2});
   const std::string begin = R"(","time":1.0,"epoch":2,"global_step":3,)";
-  EXPECT_EQ(read_file(folder / "run.jsonl"),
-            R"({"kind":"run)" + begin +
-                R"("format":1,"rank":1,"world_size":4,"epochs":5,"steps_in_epoch":6,"settings":)" +
-                R"({"plan":"a \"b\"\nc"},"environment":{"host":"n)" + "\xEF\xBF\xBD" + "\"}}\n" +
-                R"({"kind":"epoch)" + begin +
-                R"("loss":0.5,"samples":10,"seconds":{"total":2.0}})" + "\n" +
-                R"({"kind":"evaluation)" + begin +
-                R"("loss":0.5,"accuracy":0.75,"samples":10,"seconds":{"total":2.0}})" + "\n" +
-                R"({"kind":"checkpoint)" + begin + R"("path":"runs/a","seconds":{"total":2.0}})" +
-                "\n" + R"({"kind":"failure)" + begin + R"("message":"no"})" + "\n" +
-                R"({"kind":"end)" + begin + R"("stopped":true,"seconds":{"total":2.0}})" + "\n");
+  EXPECT_EQ(
+      read_file(folder / "run.jsonl"),
+      R"({"kind":"run)" + begin +
+          R"("format":1,"rank":1,"world_size":4,"epochs":5,"steps_in_epoch":6,)" +
+          R"("tokens_per_sample":128,"settings":{"plan":"a \"b\"\nc"},"environment":{"host":"n)" +
+          "\xEF\xBF\xBD" + "\"}}\n" + R"({"kind":"epoch)" + begin +
+          R"("loss":0.5,"samples":10,"seconds":{"total":2.0}})" + "\n" + R"({"kind":"evaluation)" +
+          begin + R"("loss":0.5,"accuracy":0.75,"samples":10,"seconds":{"total":2.0}})" + "\n" +
+          R"({"kind":"checkpoint)" + begin + R"("path":"runs/a","seconds":{"total":2.0}})" + "\n" +
+          R"({"kind":"failure)" + begin + R"("message":"no"})" + "\n" + R"({"kind":"end)" + begin +
+          R"("stopped":true,"seconds":{"total":2.0}})" + "\n");
 }
 
 TEST(JsonlFile, EndsALineThatAKilledRunLeftHalf) {

@@ -62,7 +62,10 @@ class Writers : public ::testing::Test {
 };
 
 TEST_F(Writers, JsonlHasWhatHappenedInOrder) {
-  JsonlWriter writer({.folder = folder_.path(), .every_steps = 2, .settings = {{"mine", "7"}}});
+  JsonlWriter writer({.folder = folder_.path(),
+                      .every_steps = 2,
+                      .settings = {{"mine", "7"}},
+                      .tokens_per_sample = 64});
   Checkpoint checkpoint({.save = {.folder = folder_.path()}, .every_epochs = 1});
   LambdaCallback logs({.step_end = [](const StepEndContext& step) {
     if (step.step == 1) step.run.log("early", 2);
@@ -75,6 +78,7 @@ TEST_F(Writers, JsonlHasWhatHappenedInOrder) {
   const Json& run = records[0];
   EXPECT_EQ(run.at("format"), 1);
   EXPECT_EQ(run.at("steps_in_epoch"), 5);
+  EXPECT_EQ(run.at("tokens_per_sample"), 64);
   EXPECT_EQ(run.at("settings").at("mine"), "7");
   EXPECT_EQ(run.at("settings").at("clip_norm"), "1");
   EXPECT_THAT(run.at("settings").at("optimizer").get<std::string>(), HasSubstr("SGD"));
@@ -154,6 +158,8 @@ TEST_F(Writers, AreReadableAtEveryMomentAndTellOfAFailure) {
 TEST_F(Writers, RefuseAnIntervalBelowOneAndAFolderThatCannotBe) {
   EXPECT_THAT([] { const CsvWriter writer({.folder = "x", .every_steps = 0}); },
               ThrowsMessage<UsageError>(HasSubstr("n = 0")));
+  EXPECT_THAT([] { const JsonlWriter writer({.folder = "x", .tokens_per_sample = 0}); },
+              ThrowsMessage<UsageError>(HasSubstr("tokens_per_sample is 0")));
   JsonlWriter nowhere({.folder = "/dev/null/x"});
   TraceWriter no_trace({.folder = "/dev/null/x"});
   TensorBoardWriter no_scalars({.folder = "/dev/null/x"});

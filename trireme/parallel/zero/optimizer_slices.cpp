@@ -67,17 +67,15 @@ void replace_stepped(optim::Optimizer& optimizer, const Replace& replace) {
 
 }  // namespace
 
-void check_elementwise(const optim::Optimizer& optimizer) {
+void check_can_step_parts(const optim::Optimizer& optimizer) {
   if (has_known_state(optimizer)) return;
   throw UsageError(
       join_message("an optimizer of type ", c10::demangle(typeid(optimizer).name()),
                    " cannot step slices of parameters: ",
                    dynamic_cast<const optim::LBFGS*>(&optimizer) != nullptr
                        ? "LBFGS takes inner products over all of them"
-                   : is_lamb(optimizer)
-                       ? "LAMB takes the norm of each whole parameter"
                        : "only SGD, Adam, AdamW, RMSprop and Adagrad are known to treat every "
-                         "element alone"),
+                         "element alone, and LAMB to add up norms over ranks"),
       "use one of those, or a plan with zero_level 0");
 }
 
@@ -130,7 +128,7 @@ const at::Tensor* OptimizerSlices::find_untaken() const {
 }
 
 void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
-  check_elementwise(optimizer);
+  check_can_step_parts(optimizer);
   if (steps_parts(optimizer)) {
     throw UsageError("this optimizer steps slices of the parameters already",
                      "call shard once for each optimizer");
@@ -172,6 +170,10 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
   }
   taken_.push_back(&optimizer);
   split(optimizer);
+  set_lamb_parts(optimizer, this, group_, [this](const at::Tensor& tensor) {
+    const SlicedParameter* const sliced = of_part(tensor);
+    return sliced == nullptr ? nullptr : &sliced->parameter;
+  });
 }
 
 void OptimizerSlices::split(optim::Optimizer& optimizer) const {
@@ -318,6 +320,7 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
     }
   }
   taken_.erase(taken);
+  forget_lamb_parts(optimizer, this);
 }
 
 }  // namespace trireme::detail

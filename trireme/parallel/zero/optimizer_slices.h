@@ -32,9 +32,9 @@ struct SlicedParameter {
   std::vector<at::Tensor> pieces;
 };
 
-/// Throws UsageError unless the optimizer treats every element by itself, as SGD, Adam, AdamW,
-/// RMSprop and Adagrad do.
-void check_elementwise(const torch::optim::Optimizer& optimizer);
+/// Throws UsageError unless the optimizer can step parts of parameters: SGD, Adam, AdamW, RMSprop
+/// and Adagrad treat every element by itself, and LAMB adds up norms over ranks.
+void check_can_step_parts(const torch::optim::Optimizer& optimizer);
 
 /// Exchanges parameters for parts in optimizers, and keeps track of who steps what. Not
 /// thread-safe.
@@ -49,7 +49,7 @@ class OptimizerSlices {
   /// Replaces the parameters in all groups of the optimizer by this rank's parts, and cuts their
   /// state and gradients. Parameters that are not sliced stay. Throws UsageError, before anything
   /// is changed, if:
-  /// - check_elementwise() refuses the optimizer,
+  /// - check_can_step_parts() refuses the optimizer,
   /// - the optimizer steps parts already, or
   /// - it has none of the sliced parameters.
   void take_over(torch::optim::Optimizer& optimizer);

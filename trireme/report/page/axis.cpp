@@ -96,6 +96,8 @@ Scale scale_of(Unit unit, double largest) {
       return {100, "%"};
     case Unit::kSamplesPerSecond:
       return {1, "samples/s"};
+    case Unit::kTokensPerSecond:
+      return {1, "tokens/s"};
     case Unit::kNumber:
       break;
   }

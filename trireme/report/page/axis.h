@@ -45,6 +45,7 @@ enum class Unit {
   kBytes,             ///< a number of bytes
   kShare,             ///< a share of 1, shown in percent
   kSamplesPerSecond,  ///< a throughput
+  kTokensPerSecond,   ///< a throughput of tokens
 };
 
 /// A displayed unit. Values are multiplied by `factor` before they are shown. `name` is HTML.

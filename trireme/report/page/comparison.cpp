@@ -3,6 +3,7 @@
 
 #include <trireme/report/number.h>
 #include <trireme/report/page/chart.h>
+#include <trireme/report/page/expert_balance.h>
 #include <trireme/report/page/markup.h>
 #include <trireme/report/page/summary.h>
 
@@ -91,6 +92,27 @@ Chart chart_of(const std::vector<RunLog>& runs, const char* title, const char* n
   return chart;
 }
 
+// Returns the samples of all ranks per second.
+std::vector<Point> throughput_of(const RunLog& run) {
+  if (knows_all_samples(run)) {
+    return means_of(by_step(run, [](const StepRecord& step) { return step.throughput(); }));
+  }
+  return sums_of(by_step(run, [](const StepRecord& step) { return step.samples_per_second(); }));
+}
+
+// Returns the values of `points` minus those of `others` at the steps that both have.
+std::vector<Point> differences_between(const std::vector<Point>& points,
+                                       const std::vector<Point>& others) {
+  std::map<double, double> other_at;
+  for (const Point& other : others) other_at[other.x] = other.value;
+  std::vector<Point> differences;
+  for (const Point& point : points) {
+    const auto other = other_at.find(point.x);
+    if (other != other_at.end()) differences.push_back({point.x, point.value - other->second});
+  }
+  return differences;
+}
+
 std::string charts_of(const std::vector<RunLog>& runs) {
   std::vector<Chart> charts;
   const auto add = [&](const char* title, const char* note, Unit unit, const auto& points_of) {
@@ -100,6 +122,12 @@ std::string charts_of(const std::vector<RunLog>& runs) {
   add("Training loss", "mean of ranks", Unit::kNumber,
       [&](const RunLog& run) { return means_of(by_step(run, loss)); });
   charts.back().may_be_logarithmic = true;
+  const std::string to_first = "minus that of " + runs.front().name + ", at the same steps";
+  const std::vector<Point> first = means_of(by_step(runs.front(), loss));
+  add("Difference of the training loss", to_first.c_str(), Unit::kNumber, [&](const RunLog& run) {
+    return &run == &runs.front() ? std::vector<Point>()
+                                 : differences_between(means_of(by_step(run, loss)), first);
+  });
   add("Evaluation loss", "over all ranks", Unit::kNumber, [](const RunLog& run) {
     return evaluations_of(run,
                           [](const EvaluationRecord& each) { return std::optional(each.loss); });
@@ -116,12 +144,24 @@ std::string charts_of(const std::vector<RunLog>& runs) {
     return means_of(by_step(run, [](const StepRecord& step) { return step.gradient_norm; }));
   });
   charts.back().may_be_logarithmic = true;
-  add("Throughput", "of all ranks", Unit::kSamplesPerSecond, [](const RunLog& run) {
-    if (knows_all_samples(run)) {
-      return means_of(by_step(run, [](const StepRecord& step) { return step.throughput(); }));
-    }
-    return sums_of(by_step(run, [](const StepRecord& step) { return step.samples_per_second(); }));
+  add("Throughput", "of all ranks", Unit::kSamplesPerSecond, throughput_of);
+  charts.back().begins_at_zero = true;
+  add("Tokens", "of all ranks, with padding", Unit::kTokensPerSecond, [](const RunLog& run) {
+    const auto tokens = tokens_per_sample_of(run);
+    std::vector<Point> points;
+    if (tokens) points = throughput_of(run);
+    for (Point& point : points) point.value *= *tokens;
+    return points;
   });
+  charts.back().begins_at_zero = true;
+  add("Busiest expert", "its tokens as a multiple of an even share, mean of mixtures",
+      Unit::kNumber, [](const RunLog& run) {
+        return mean_over_mixtures(expert_balance_of(run), &ExpertBalance::busiest);
+      });
+  add("Dropped choices", "of experts that were full, mean of mixtures", Unit::kShare,
+      [](const RunLog& run) {
+        return mean_over_mixtures(expert_balance_of(run), &ExpertBalance::dropped);
+      });
   charts.back().begins_at_zero = true;
   add("Memory", "mean of ranks", Unit::kBytes, [](const RunLog& run) {
     return means_of(by_step(run, [](const StepRecord& step) {
@@ -143,8 +183,9 @@ std::string results_of(const std::vector<RunLog>& runs) {
   std::string html =
       "<section class=\"card\">\n<div class=\"scroll\"><table>\n<thead><tr><th "
       "scope=\"col\">run</th>";
-  for (const char* name : {"status", "ranks", "steps", "batch", "time in steps", "training loss",
-                           "evaluation loss", "best", "accuracy", "best", "samples/s", "memory"})
+  for (const char* name :
+       {"status", "ranks", "steps", "batch", "time in steps", "training loss", "evaluation loss",
+        "best", "accuracy", "best", "samples/s", "tokens/s", "busiest expert", "memory"})
     html += "<th scope=\"col\" class=\"n\">" + std::string(name) + "</th>";
   html += "</tr></thead>\n<tbody>\n";
   for (const RunLog& run : runs) {
@@ -167,6 +208,8 @@ std::string results_of(const std::vector<RunLog>& runs) {
             cell(number(all.loss)) + cell(number(loss)) + cell(number(all.best_loss)) +
             cell(share(accuracy)) + cell(share(all.best_accuracy)) +
             cell(all.longest > 0 ? rate(all.samples / all.longest) : "") +
+            cell(all.tokens_per_second ? rate(*all.tokens_per_second) : "") +
+            cell(all.balance ? fixed(all.balance->busiest, 2) + " x" : "") +
             cell(all.peak_bytes > 0 ? bytes_text(all.peak_bytes) : "") + "</tr>\n";
   }
   return html + "</tbody>\n</table></div>\n</section>\n";

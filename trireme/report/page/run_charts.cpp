@@ -2,6 +2,7 @@
 #include <trireme/report/page/run_charts.h>
 
 #include <trireme/base/text.h>
+#include <trireme/report/page/expert_balance.h>
 #include <trireme/report/page/summary.h>
 
 #include <algorithm>
@@ -207,6 +208,18 @@ class Builder {
     return chart;
   }
 
+  // Returns charts of how evenly experts are used, with a curve for each mixture.
+  std::vector<Chart> expert_balance() const {
+    const std::vector<ExpertBalance> mixtures = expert_balance_of(run_);
+    std::vector<Chart> charts;
+    charts.push_back(of_mixtures("Busiest expert", "its tokens as a multiple of an even share",
+                                 Unit::kNumber, mixtures, &ExpertBalance::busiest));
+    charts.push_back(of_mixtures("Dropped choices", "of experts that were full", Unit::kShare,
+                                 mixtures, &ExpertBalance::dropped));
+    charts.back().begins_at_zero = true;
+    return charts;
+  }
+
   // Returns charts of what callbacks logged, with steps or otherwise with epochs or evaluations.
   // Leaves out scalars that the charts in `shown` already contain.
   std::vector<Chart> scalars(const std::vector<Chart>& shown) const {
@@ -250,6 +263,27 @@ class Builder {
   const RunLog& run() const { return run_; }
 
  private:
+  Chart of_mixtures(std::string title, std::string note, Unit unit,
+                    const std::vector<ExpertBalance>& mixtures,
+                    std::vector<Point> ExpertBalance::* points) const {
+    const bool is_drawn = mixtures.size() <= kMostCurves;
+    Chart chart = blank(std::move(title), std::move(note), unit, is_drawn ? mixtures.size() : 1);
+    chart.has_bands = false;
+    chart.has_legend = is_drawn && mixtures.size() > 1;
+    if (!is_drawn) {
+      chart.series.push_back(
+          one("mean of mixtures", "plain", chart, mean_over_mixtures(mixtures, points)));
+      return chart;
+    }
+    for (std::size_t index = 0; index < mixtures.size(); ++index) {
+      const ExpertBalance& mixture = mixtures[index];
+      if ((mixture.*points).empty()) continue;
+      chart.series.push_back(
+          one(mixture.mixture, rank_style(static_cast<int>(index)), chart, mixture.*points));
+    }
+    return chart;
+  }
+
   static NumberOf scalar(const std::string& name) {
     return [name](const StepRecord& step) {
       const auto found = step.scalars.find(name);
@@ -404,11 +438,21 @@ std::vector<Chart> curves_of(const RunLog& run) {
               : build.of_ranks("Throughput of each rank", Unit::kSamplesPerSecond,
                                [](const StepRecord& step) { return step.samples_per_second(); }));
   charts.back().begins_at_zero = true;
+  if (const auto tokens = tokens_per_sample_of(run)) {
+    charts.push_back(build.of_ranks(
+        has_all ? "Tokens" : "Tokens of each rank", Unit::kTokensPerSecond,
+        [&](const StepRecord& step) -> std::optional<double> {
+          const auto samples = has_all ? step.throughput() : step.samples_per_second();
+          return samples ? std::optional(*samples * *tokens) : std::nullopt;
+        }));
+    charts.back().begins_at_zero = true;
+  }
   charts.push_back(build.of_ranks("Memory", Unit::kBytes, optional_of(&StepRecord::memory_bytes)));
   charts.back().begins_at_zero = true;
   charts.push_back(
       build.of_ranks("Device memory", Unit::kBytes, optional_of(&StepRecord::device_memory_bytes)));
   charts.back().begins_at_zero = true;
+  for (Chart& chart : build.expert_balance()) charts.push_back(std::move(chart));
   for (Chart& chart : build.scalars(charts)) charts.push_back(std::move(chart));
   std::erase_if(charts, [](const Chart& chart) { return chart.series.empty(); });
   return charts;

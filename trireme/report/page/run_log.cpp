@@ -261,6 +261,7 @@ class RankReader {
                          .world_size = rank_count_at(record, "world_size", 1),
                          .epochs = integer_at(record, "epochs"),
                          .steps_in_epoch = integer_at(record, "steps_in_epoch"),
+                         .tokens_per_sample = optional_integer(record, "tokens_per_sample"),
                          .settings = texts_at(record, "settings"),
                          .environment = texts_at(record, "environment")});
   }
@@ -350,6 +351,15 @@ bool knows_all_samples(const RunLog& run) {
     return std::ranges::all_of(rank.steps,
                                [](const StepRecord& step) { return step.all_samples.has_value(); });
   });
+}
+
+std::optional<double> tokens_per_sample_of(const RunLog& run) {
+  std::optional<double> tokens;
+  for (const RankLog& rank : run.ranks) {
+    const std::int64_t own = rank.runs.empty() ? 0 : rank.runs.back().tokens_per_sample.value_or(0);
+    if (!tokens && own > 0) tokens = static_cast<double>(own);
+  }
+  return tokens;
 }
 
 RunLog read_run(const std::filesystem::path& folder) {

@@ -50,6 +50,9 @@ struct RunLog {
 /// is needed then, which would count samples twice if several ranks work on the same ones.
 bool knows_all_samples(const RunLog& run);
 
+/// Returns the number of tokens in each sample, as the last run says; std::nullopt if none says it.
+std::optional<double> tokens_per_sample_of(const RunLog& run);
+
 /// Reads `events-rank<r>.jsonl` of every rank. The following are notes and not errors: a last line
 /// that was cut off, other lines that are not records, ranks without a file, and ranks that end
 /// early. Keeps all step records in memory, about 250 bytes each. Throws ConfigError if the folder

@@ -100,6 +100,11 @@ Summary summary_of(const RunLog& run) {
     }
     add_evaluations(summary, rank);
   }
+  const auto tokens = tokens_per_sample_of(run);
+  if (tokens && summary.longest > 0) {
+    summary.tokens_per_second = *tokens * summary.samples / summary.longest;
+  }
+  summary.balance = last_balance_of(run);
   return summary;
 }
 
@@ -145,10 +150,19 @@ std::string tiles_of(const RunLog& run) {
   }
   if (all.longest > 0) {
     html += tile("Throughput", rate(all.samples / all.longest), "samples/s, all ranks");
+    if (all.tokens_per_second) {
+      html += tile("Tokens", rate(*all.tokens_per_second), "tokens/s, all ranks, with padding");
+    }
     html += tile("Communication", percent(all.waited / all.total), "of the time, all ranks");
     html += tile("Waiting for data", percent(all.starved / all.total), "of the time, all ranks");
   }
   if (all.peak_bytes > 0) html += tile("Memory", bytes_text(all.peak_bytes), "peak of a rank");
+  if (all.balance) {
+    html += tile("Busiest expert", fixed(all.balance->busiest, 2) + " x",
+                 "an even share, last epoch" +
+                     (all.balance->dropped ? "; " + percent(*all.balance->dropped) + " dropped"
+                                           : std::string()));
+  }
   if (all.skipped > 0)
     html += tile("Skipped steps", with_thousands(all.skipped), "gradients overflowed");
   return html + "</div>\n";

@@ -3,6 +3,7 @@
 // the page.
 #pragma once
 
+#include <trireme/report/page/expert_balance.h>
 #include <trireme/report/page/run_log.h>
 
 #include <cstdint>
@@ -29,6 +30,8 @@ struct Summary {
   std::optional<EvaluationRecord> last_evaluation;  ///< the last evaluation
   std::optional<double> best_accuracy;              ///< the best accuracy of all evaluations
   std::optional<double> best_loss;                  ///< the best loss of all evaluations
+  std::optional<double> tokens_per_second;          ///< of all ranks, if a sample's are known
+  std::optional<MeanBalance> balance;               ///< of experts, in the last epoch
 };
 
 Summary summary_of(const RunLog& run);

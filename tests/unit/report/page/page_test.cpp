@@ -172,6 +172,53 @@ TEST(Page, ComparesRuns) {
   EXPECT_THAT(html, Not(HasSubstr("plain<")));
 }
 
+TEST(Page, ShowsTokensAndTheBusiestExpert) {
+  RunLog run = run_of(2, 100);
+  EXPECT_THAT(to_html(run), Not(HasSubstr("tokens/s")));
+  for (RankLog& rank : run.ranks) {
+    rank.runs.back().tokens_per_sample = 100;
+    for (StepRecord& step : rank.steps) {
+      step.scalars = {{"mixture.tokens_taken/0", 3.0},
+                      {"mixture.tokens_taken/1", 1.0},
+                      {"mixture.tokens_dropped/0", 1.0}};
+    }
+  }
+  const std::string html = to_html(run);
+  EXPECT_THAT(html, HasSubstr("156,098</b><span>tokens/s, all ranks, with padding"));
+  EXPECT_THAT(html, HasSubstr("<span>Busiest expert</span><b class=\"\">1.50 x</b>"
+                              "<span>an even share, last epoch; 20.0 % dropped</span>"));
+}
+
+// Both runs have the same batches, and the second a loss that is higher by 0.25.
+TEST(Page, ComparesLossesTokensAndExpertsWithTheFirstRun) {
+  std::vector<RunLog> runs = {run_of(1, 20), run_of(1, 40)};
+  runs[0].name = "<reference>";
+  runs[1].name = "other";
+  for (StepRecord& step : runs[1].ranks[0].steps) {
+    step.loss += 0.25;
+    step.scalars = {{"mixture.tokens_taken/0", 3.0}, {"mixture.tokens_taken/1", 1.0}};
+  }
+  runs[1].ranks[0].runs.back().tokens_per_sample = 10;
+  const std::string html = to_html(runs);
+  const auto figure = [&](const std::string& title) {
+    const std::size_t begin = html.find("<figcaption>" + title);
+    if (begin == std::string::npos) return "no chart " + title;
+    return html.substr(begin, html.find("</figure>", begin) - begin);
+  };
+  const std::string difference = figure("Difference of the training loss");
+  EXPECT_THAT(difference, HasSubstr("minus that of &lt;reference&gt;, at the same steps"));
+  EXPECT_THAT(difference, HasSubstr("0.25"));
+  EXPECT_THAT(difference, HasSubstr("data-series=\"other\""));
+  EXPECT_THAT(difference, Not(HasSubstr("data-series=\"&lt;reference")));
+  EXPECT_THAT(figure("Tokens"), HasSubstr("data-series=\"other\""));
+  EXPECT_THAT(figure("Busiest expert"), HasSubstr("data-series=\"other\""));
+  EXPECT_THAT(html, HasSubstr("<td class=\"n\">8,000</td><td class=\"n\">1.50 x</td>"));
+  // Runs without these have no such charts.
+  const std::string plain = to_html(std::vector<RunLog>{run_of(1, 5), run_of(1, 5)});
+  EXPECT_THAT(plain, Not(HasSubstr("<figcaption>Busiest expert")));
+  EXPECT_THAT(plain, Not(HasSubstr("<figcaption>Tokens")));
+}
+
 TEST(Page, EverythingFromTheRunStaysText) {
   RunLog run = run_of(1, 60);
   const std::string hostile = "</pre></script><script>alert(1)</script>\"'&\xff";

@@ -144,6 +144,40 @@ TEST(Curves, ShowTheElementsOfANameInOneChart) {
   EXPECT_THAT(titles_of(charts), testing::IsSupersetOf({"other/0", "own/0", "own/1", "taken/x"}));
 }
 
+TEST(Curves, ShowTokensWhereTheRunSaysHowManyASampleHas) {
+  RunLog run = run_of(2, 10);
+  for (RankLog& rank : run.ranks) rank.runs.back().tokens_per_sample = 512;
+  const Chart each = chart_called(curves_of(run), "Tokens of each rank");
+  EXPECT_EQ(each.unit, Unit::kTokensPerSecond);
+  EXPECT_NEAR(each.series[0].columns[0].mean, 512 * 32 / 0.040, 1e-6);
+  for (RankLog& rank : run.ranks) {
+    for (StepRecord& step : rank.steps) step.all_samples = 64;
+  }
+  const Chart all = chart_called(curves_of(run), "Tokens");
+  EXPECT_NEAR(all.series[0].columns[0].mean, 512 * 64 / 0.040, 1e-6);
+}
+
+TEST(Curves, ShowHowEvenlyExpertsAreUsed) {
+  RunLog run = run_of(2, 10);
+  for (RankLog& rank : run.ranks) {
+    for (StepRecord& step : rank.steps) {
+      step.scalars = {{"a.tokens_taken/0", 6.0},   {"a.tokens_taken/1", 2.0},
+                      {"a.tokens_dropped/0", 2.0}, {"a.tokens_dropped/1", 0.0},
+                      {"b.tokens_taken/0", 4.0},   {"b.tokens_taken/1", 4.0}};
+    }
+  }
+  const auto charts = curves_of(run);
+  const Chart& busiest = chart_called(charts, "Busiest expert");
+  ASSERT_THAT(busiest.series, SizeIs(2));
+  EXPECT_EQ(busiest.series[0].name, "a");
+  EXPECT_EQ(busiest.series[0].columns[0].mean, 1.5);
+  EXPECT_EQ(busiest.series[1].columns[0].mean, 1);
+  const Chart& dropped = chart_called(charts, "Dropped choices");
+  ASSERT_THAT(dropped.series, SizeIs(1));
+  EXPECT_EQ(dropped.series[0].columns[0].mean, 0.2);
+  EXPECT_THAT(titles_of(charts), testing::IsSupersetOf({"a.tokens_taken", "b.tokens_taken"}));
+}
+
 TEST(Curves, MarkFailuresAndWhereARunWentOn) {
   const TemporaryFolder folder;
   write_run(folder.path(), 2, 10);

@@ -60,6 +60,22 @@ TEST(RunLog, NumbersThatNoRunHasAreDamage) {
   EXPECT_THAT(steps_of(run.ranks[0]), ElementsAre(1));
 }
 
+TEST(RunLog, KnowsTheTokensOfASampleWhereTheLastRunSaysThem) {
+  const auto tokens = [](const std::string& lines) {
+    const TemporaryFolder folder;
+    folder.write("events-rank0.jsonl", lines);
+    return tokens_per_sample_of(read_run(folder.path()));
+  };
+  const auto run = [](const std::string& number) {
+    return R"({"kind":"run","time":1,"epoch":0,"global_step":0,"tokens_per_sample":)" + number +
+           "}\n";
+  };
+  EXPECT_EQ(tokens(kRun), std::nullopt);
+  EXPECT_EQ(tokens(kRun + run("512")), 512);
+  EXPECT_EQ(tokens(run("512") + kRun), std::nullopt);
+  EXPECT_EQ(tokens(kRun + run("-1")), std::nullopt);
+}
+
 TEST(RunLog, SaysWhatTheDiskDidNotTake) {
   const TemporaryFolder folder;
   folder.write("events-rank0.jsonl",
