@@ -434,7 +434,7 @@ class Search {
       choices_.erase(choices_.begin());
       std::optional<Candidate> candidate;
       try {
-        candidate = predicted(choice, records_.exact_record(choice.shared, choice.rows));
+        candidate = predicted(choice, records_.checked_record(choice.shared, choice.rows));
       } catch (const c10::Error& error) {  // forward does not accept so few rows
         refuse(error.what_without_backtrace());
       } catch (const UsageError& error) {
@@ -544,7 +544,10 @@ SearchResult find_plan(const Training& training, std::int64_t ranks,
   cluster::check_cluster(devices);
   const tensor::KeptConstants constants;  // of all records
   RecordTable records(training, ranks, devices);
-  return Search(training, ranks, devices, constraints, options, records).run();
+  SearchResult result = Search(training, ranks, devices, constraints, options, records).run();
+  if (records.is_right()) return result;
+  RecordTable dry_runs(training, ranks, devices, /*replays=*/false);
+  return Search(training, ranks, devices, constraints, options, dry_runs).run();
 }
 
 }  // namespace trireme::search

@@ -9,6 +9,7 @@
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dispatch/planned_layouts.h>
 #include <trireme/tensor/dry_run/call_flops.h>
+#include <trireme/tensor/dry_run/call_trace.h>
 #include <trireme/tensor/dry_run/interception.h>
 #include <trireme/tensor/dry_run/kept_constants.h>
 #include <trireme/tensor/dry_run/known_calls.h>
@@ -132,6 +133,7 @@ struct DryRun::Impl {
   std::vector<std::shared_ptr<const CallAlongAxis>> along_axis;
   KnownCalls known_calls;
   KeptConstants constants;
+  CallTrace* trace = nullptr;  // that calls are added to
 
   [[noreturn]] void refuse_value(const OperatorFacts& facts, const Scan& scan,
                                  const char* what) const;
@@ -454,6 +456,8 @@ void DryRun::give_name(const at::Tensor& tensor, std::string name) {
   impl_->origin_of(tensor).name = std::move(name);
 }
 
+void DryRun::trace_calls(CallTrace* trace) { impl_->trace = trace; }
+
 void DryRun::keep_calls_along(int axis) { impl_->axis_to_decide = axis; }
 
 const std::vector<std::shared_ptr<const CallAlongAxis>>& DryRun::calls_along_axis() const noexcept {
@@ -472,6 +476,7 @@ at::Tensor DryRun::moved(const at::Tensor& tensor, const Layout& layout, std::st
   record.name = what;
   record_node(record);
   record.is_asked_for = true;
+  if (impl_->trace != nullptr) impl_->trace->give_up("forward redistributes a tensor");
   if (impl_->axis_to_decide >= 0) impl_->along_axis.emplace_back();
   DryRunTensor recorded = impl_->described(tensor);
   const Redistribution path(tensor.sizes(), tensor.scalar_type(), recorded.given, layout);
@@ -514,6 +519,7 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   check_tensors(*facts, scan);
   if (facts->has_out) check_outs(*facts, arguments.data());
   note_view(*facts, scan);
+  if (impl_->trace != nullptr) impl_->trace->begin(op, *facts, scan, arguments);
   DryRunCall record;
   Impl::Completed completed;
   {
@@ -530,9 +536,15 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
         if (distributed_meta(completion.tensor).layout == completion.layout) continue;
         keep_complete(completion.tensor, meta_part(completion.tensor, completion.layout),
                       completion.layout);
+        if (impl_->trace != nullptr) impl_->trace->follow(completion.tensor);
       }
       impl_->remember(*facts, scan, give_results(*facts, op.schema(), stack, prediction));
     }
+  }
+  const std::size_t num_results = op.schema().returns().size();
+  if (impl_->trace != nullptr) {
+    impl_->trace->end(
+        c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - num_results), num_results));
   }
   if (impl_->mode == Mode::kBeside) {
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBelowAutograd),
@@ -541,7 +553,6 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   for (const Impl::Completion& completion : completed)
     impl_->origin_of(completion.tensor) = completion.origin;
   if (impl_->after_each) {
-    const std::size_t num_results = op.schema().returns().size();
     impl_->after_each(
         impl_->calls.back(),
         c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - num_results), num_results));
