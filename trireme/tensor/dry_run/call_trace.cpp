@@ -109,7 +109,9 @@ void CallTrace::begin(const c10::OperatorHandle& op, const OperatorFacts& facts,
   }
   if (facts.has_out) give_up(join_message(facts.name, " writes to out="));
   if (op.operator_name().name == "aten::equal") give_up("forward compares tensors");
+  const std::size_t num_kinds = kinds_.size();
   call.kind = kind_of(op, facts, scan, arguments, call);
+  is_new_kind_ = kinds_.size() > num_kinds;
   calls_.push_back(std::move(call));
   arguments_.clear();
   for (const InputSlot& slot : scan.inputs) arguments_.push_back(*slot.tensor);
@@ -125,16 +127,15 @@ void CallTrace::end(c10::ArrayRef<c10::IValue> results) {
     }
   }
   arguments_.clear();
-  std::vector<Geometry> geometries;
+  const bool is_first = is_new_kind_;
   for (const c10::IValue& result : results) {
     visit_tensors(result, [&](const at::Tensor& tensor) {
       if (!is_wrapper(tensor)) return;
       const auto found = tensors_.find(tensor.unsafeGetTensorImpl());
       call.outputs.push_back(found != tensors_.end() ? found->second.number : add(tensor));
-      geometries.push_back(geometry_of(tensor));
+      if (is_first) kind.outputs.push_back(geometry_of(tensor));
     });
   }
-  kind.outputs = std::move(geometries);
 }
 
 }  // namespace trireme::tensor

@@ -106,6 +106,7 @@ class CallTrace {
   int num_leaves_ = 0;
   int num_tensors_ = 0;
   bool is_forward_ = true;
+  bool is_new_kind_ = false;  // of the present call
 };
 
 }  // namespace trireme::tensor

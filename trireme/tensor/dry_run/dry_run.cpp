@@ -140,7 +140,7 @@ struct DryRun::Impl {
   const OperatorFacts* facts_of(const c10::OperatorHandle& op);
   Origin& origin_of(const at::Tensor& tensor);
   DryRunTensor described(const at::Tensor& tensor) const;
-  int value_of(const c10::StorageImpl* storage, const DryRunTensor& tensor) const;
+  int value_of(const at::Tensor& tensor) const;
 
   bool is_answered(const c10::OperatorHandle& op, const OperatorFacts& facts) const;
   std::shared_ptr<const CallOutcome> outcome_of(const c10::OperatorHandle& op,
@@ -209,7 +209,7 @@ DryRunTensor DryRun::Impl::described(const at::Tensor& tensor) const {
   recorded.layout = recorded.given;
   const at::Tensor& part = distributed_meta(tensor).local;
   if (!part.has_storage()) return recorded;
-  recorded.value = value_of(part.storage().unsafeGetStorageImpl(), recorded);
+  recorded.value = value_of(tensor);
   const auto found = origins.find(part.storage().unsafeGetStorageImpl());
   if (found == origins.end()) return recorded;
   recorded.name = found->second.name;
@@ -217,12 +217,15 @@ DryRunTensor DryRun::Impl::described(const at::Tensor& tensor) const {
   return recorded;
 }
 
-int DryRun::Impl::value_of(const c10::StorageImpl* storage, const DryRunTensor& tensor) const {
-  std::vector<Value>& of_storage = values[storage];
+int DryRun::Impl::value_of(const at::Tensor& tensor) const {
+  const at::Tensor& part = distributed_meta(tensor).local;
+  if (!part.has_storage()) return -1;
+  std::vector<Value>& of_storage = values[part.storage().unsafeGetStorageImpl()];
   for (const Value& value : of_storage) {
-    if (value.sizes == tensor.sizes && value.strides == tensor.strides) return value.number;
+    if (tensor.sizes() == value.sizes && tensor.strides() == value.strides) return value.number;
   }
-  of_storage.push_back({.sizes = tensor.sizes, .strides = tensor.strides, .number = num_values});
+  of_storage.push_back(
+      {.sizes = tensor.sizes().vec(), .strides = tensor.strides().vec(), .number = num_values});
   return num_values++;
 }
 
@@ -417,11 +420,11 @@ void DryRun::Impl::remember(const OperatorFacts& facts, const Scan& scan,
     }
   }
   const bool follows = facts.returns_view && !scan.inputs.empty() && scan.inputs[0].meta != nullptr;
-  const std::string name = follows ? described(*scan.inputs[0].tensor).name : std::string();
+  const std::string name = follows ? origin_of(*scan.inputs[0].tensor).name : std::string();
   for (const at::Tensor& tensor : made) origin_of(tensor) = {.name = name, .call = number};
   std::vector<DryRunTensor>& outputs = calls.back().outputs;
   if (outputs.size() != made.size()) return;  // what is written has the value of its argument
-  for (std::size_t i = 0; i < made.size(); ++i) outputs[i].value = described(made[i]).value;
+  for (std::size_t i = 0; i < made.size(); ++i) outputs[i].value = value_of(made[i]);
 }
 
 // Returns the inputs that keep what they were redistributed to. They get other local tensors, so
