@@ -36,22 +36,14 @@ class Balance {
   double cost(std::size_t begin, std::size_t end) const { return costs_[end] - costs_[begin]; }
 
   // best[i] is the lowest cost of the most expensive of the stages so far if they end at place i.
-  // It grows with i, so binary search finds where the last stage begins.
+  // It grows with i, so the last stage begins later the later it ends.
   double smallest_bound() const {
     std::vector<double> best = costs_;
     for (int stage = 1; stage < num_stages_; ++stage) {
       std::vector<double> next(num(), 0);
+      std::size_t low = 0;
       for (std::size_t end = 0; end < num(); ++end) {
-        std::size_t low = 0;
-        std::size_t high = end;
-        while (low < high) {
-          const std::size_t middle = (low + high) / 2;
-          if (best[middle] >= cost(middle, end)) {
-            high = middle;
-          } else {
-            low = middle + 1;
-          }
-        }
+        while (low < end && best[low] < cost(low, end)) ++low;
         next[end] = std::max(best[low], cost(low, end));
         if (low > 0) next[end] = std::min(next[end], std::max(best[low - 1], cost(low - 1, end)));
       }

@@ -17,6 +17,7 @@
 #include <trireme/predict/stage_work.h>
 #include <trireme/predict/step_costs.h>
 #include <trireme/predict/step_simulation.h>
+#include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/timeline.h>
 
 #include <algorithm>
@@ -287,7 +288,13 @@ class StepModel {
 
   void time_of_pipeline(Prediction& prediction) {
     const schedule::Times times = stage_times();
-    const schedule::Timeline timeline = schedule::simulate(*schedule_, times);
+    // A generated schedule is valid.
+    const bool is_generated =
+        std::ranges::find(schedule::kKinds, plan_.schedule) != schedule::kKinds.end() &&
+        !plan_.offload_activations;
+    const schedule::Timeline timeline = is_generated
+                                            ? schedule::simulate_verified(*schedule_, times)
+                                            : schedule::simulate(*schedule_, times);
     double slowest = -1;
     for (int rank = 0; rank < schedule_->num_ranks(); ++rank) {
       double extra = 0;

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <iterator>
 #include <limits>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -220,12 +219,13 @@ std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int 
         stages[static_cast<std::size_t>(record.call(call).forward_call)]);
   };
   std::vector<StageWork> all(static_cast<std::size_t>(num_stages));
-  std::vector<std::set<int>> parameters(all.size());
   const std::vector<double> passed = passed_bytes(record);
   for (int i = 0; i < record.num_calls(); ++i) {
     const std::size_t stage = stage_of(i);
     (i < record.num_forward ? all[stage].forward : all[stage].backward).push_back(i);
-    for (const int parameter : record.call(i).parameters) parameters[stage].insert(parameter);
+    for (const int parameter : record.call(i).parameters) {
+      all[stage].parameters.push_back(parameter);
+    }
     for (const int read : record.call(i).reads) {
       // Backward reads what forward has received, and gradients of later stages.
       if (read >= record.num_forward || stage_of(read) == stage) continue;
@@ -236,8 +236,10 @@ std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int 
       }
     }
   }
-  for (std::size_t stage = 0; stage < all.size(); ++stage) {
-    all[stage].parameters.assign(parameters[stage].begin(), parameters[stage].end());
+  for (StageWork& stage : all) {
+    std::ranges::sort(stage.parameters);
+    const auto equal = std::ranges::unique(stage.parameters);
+    stage.parameters.erase(equal.begin(), equal.end());
   }
   for (const RecomputedRegion& region : recomputed_regions(record, plan)) {
     // A region that crosses a boundary is cut there.

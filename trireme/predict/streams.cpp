@@ -6,23 +6,38 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <iterator>
+#include <functional>
 #include <limits>
-#include <list>
+#include <numeric>
+#include <queue>
 
 namespace trireme::predict {
 namespace {
 
 constexpr std::size_t kStreams = 2;
+constexpr auto kCompute = static_cast<std::size_t>(Stream::kCompute);
 constexpr auto kCommunication = static_cast<std::size_t>(Stream::kCommunication);
 constexpr double kSlowest = 0.05;  // a computation never stops altogether
 
 class Streams {
  public:
   explicit Streams(const std::vector<Task>& tasks)
-      : tasks_(tasks), spans_(tasks.size()), is_done_(tasks.size(), false) {
+      : tasks_(tasks),
+        spans_(tasks.size()),
+        missing_(tasks.size(), 0),
+        first_waiting_(tasks.size() + 1, 0),
+        has_begun_(tasks.size(), false) {
+    for (const Task& task : tasks) {
+      for (const int earlier : task.after) ++first_waiting_[static_cast<std::size_t>(earlier) + 1];
+    }
+    std::partial_sum(first_waiting_.begin(), first_waiting_.end(), first_waiting_.begin());
+    waiting_.resize(first_waiting_.back());
+    std::vector<std::size_t> next = first_waiting_;
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-      queues_[static_cast<std::size_t>(tasks[i].stream)].push_back(i);
+      for (const int earlier : tasks[i].after)
+        waiting_[next[static_cast<std::size_t>(earlier)]++] = i;
+      missing_[i] = tasks[i].after.size();
+      if (missing_[i] == 0) make_ready(i);
     }
   }
 
@@ -33,9 +48,9 @@ class Streams {
       if (step == std::numeric_limits<double>::infinity()) break;
       advance(step);
     }
-    for (std::size_t stream = 0; stream < kStreams; ++stream) {
-      if (queues_[stream].empty()) continue;
-      throw UsageError(join_message("task ", queues_[stream].front(),
+    const auto first = std::ranges::find(has_begun_, false);
+    if (first != has_begun_.end()) {
+      throw UsageError(join_message("task ", first - has_begun_.begin(),
                                     " of a simulated step waits for a task behind it"),
                        "tasks may only wait for earlier tasks");
     }
@@ -45,24 +60,38 @@ class Streams {
  private:
   bool is_running(std::size_t stream) const { return left_[stream] >= 0; }
 
-  bool is_ready(std::size_t number) const {
-    return std::ranges::all_of(tasks_[number].after, [&](int earlier) {
-      return is_done_[static_cast<std::size_t>(earlier)];
-    });
+  bool is_communication(std::size_t number) const {
+    return tasks_[number].stream == Stream::kCommunication;
   }
 
+  void make_ready(std::size_t number) {
+    if (is_communication(number)) ready_.push(number);
+  }
+
+  // Computation runs in order, and communication in the order of what is ready.
   void start_what_can() {
-    for (std::size_t stream = 0; stream < kStreams; ++stream) {
-      std::list<std::size_t>& queue = queues_[stream];
-      if (is_running(stream) || queue.empty()) continue;
-      const auto end = stream == kCommunication ? queue.end() : std::next(queue.begin());
-      const auto first =
-          std::find_if(queue.begin(), end, [&](std::size_t number) { return is_ready(number); });
-      if (first == end) continue;
-      running_[stream] = *first;
-      left_[stream] = tasks_[*first].seconds;
-      spans_[*first].start = now_;
-      queue.erase(first);
+    if (!is_running(kCompute)) {
+      while (next_ < tasks_.size() && is_communication(next_)) ++next_;
+      if (next_ < tasks_.size() && missing_[next_] == 0) start(kCompute, next_++);
+    }
+    if (!is_running(kCommunication) && !ready_.empty()) {
+      const std::size_t number = ready_.top();
+      ready_.pop();
+      start(kCommunication, number);
+    }
+  }
+
+  void start(std::size_t stream, std::size_t number) {
+    running_[stream] = number;
+    left_[stream] = tasks_[number].seconds;
+    spans_[number].start = now_;
+    has_begun_[number] = true;
+  }
+
+  void end(std::size_t number) {
+    spans_[number].end = now_;
+    for (std::size_t i = first_waiting_[number]; i < first_waiting_[number + 1]; ++i) {
+      if (--missing_[waiting_[i]] == 0) make_ready(waiting_[i]);
     }
   }
 
@@ -88,16 +117,20 @@ class Streams {
       left_[stream] -= step * rates[stream];
       constexpr double kRounding = 1e-15;
       if (left_[stream] > kRounding) continue;
-      spans_[running_[stream]].end = now_;
-      is_done_[running_[stream]] = true;
+      end(running_[stream]);
       left_[stream] = -1;
     }
   }
 
   const std::vector<Task>& tasks_;
   std::vector<TaskSpan> spans_;
-  std::vector<bool> is_done_;
-  std::array<std::list<std::size_t>, kStreams> queues_;  // tasks that have not begun
+  std::vector<std::size_t> missing_;        // number of tasks that each waits for
+  std::vector<std::size_t> first_waiting_;  // for each task: its first place in waiting_
+  std::vector<std::size_t> waiting_;        // tasks that wait for another one
+  std::vector<bool> has_begun_;
+  std::size_t next_ = 0;  // the computation that follows
+  // Communication that can begin, the first in front.
+  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready_;
   std::array<std::size_t, kStreams> running_{};
   std::array<double, kStreams> left_ = {-1, -1};  // seconds left of the running task; -1: none runs
   double now_ = 0;

@@ -42,26 +42,30 @@ double pipeline_bound(double work, double micro_batches, double stages) {
   return work / (1 - std::pow(1 - 1 / micro_batches, stages));
 }
 
-// The most that stages which begin within a region save of its recomputation, for each of them: the
-// stage before repeats only what its own backward reads. Several cuts save no more each, because
-// results are read by the backward of calls after them.
-double most_saved_by_cut(const ModuleRecord& record, const predict::RecomputedRegion& region,
-                         const std::function<double(int)>& seconds) {
-  std::vector<int> last_read(static_cast<std::size_t>(region.last - region.first + 1), -1);
+// For each call of forward, the last one whose result its backward reads; -1 for none.
+std::vector<int> last_read_by_backward(const ModuleRecord& record) {
+  std::vector<int> last_read(static_cast<std::size_t>(record.num_forward), -1);
   for (int number = record.num_forward; number < record.num_calls(); ++number) {
     const OperatorCall& call = record.call(number);
-    if (call.forward_call < region.first || call.forward_call > region.last) continue;
-    int& last = last_read[static_cast<std::size_t>(call.forward_call - region.first)];
+    int& last = last_read[static_cast<std::size_t>(call.forward_call)];
     for (const int read : call.reads) {
       if (read < record.num_forward) last = std::max(last, read);
     }
   }
+  return last_read;
+}
+
+// The most that stages which begin within a region save of its recomputation, for each of them: the
+// stage before repeats only what its own backward reads. Several cuts save no more each, because
+// results are read by the backward of calls after them.
+double most_saved_by_cut(const std::vector<int>& last_read, const predict::RecomputedRegion& region,
+                         const std::function<double(int)>& seconds) {
   double most = 0;
   double saved = 0;
   int reached = region.first - 1;
   for (int call = region.first; call <= region.last_repeated; ++call) {
     saved += seconds(call);
-    const int last = last_read[static_cast<std::size_t>(call - region.first)];
+    const int last = last_read[static_cast<std::size_t>(call)];
     for (; reached < last; ++reached) saved -= seconds(reached + 1);
     most = std::max(most, saved);
   }
@@ -107,7 +111,7 @@ const BoundTable::Totals& BoundTable::totals(const SharedAxes& shared, std::int6
   const auto kinds = kinds_in_use(cluster_);
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     for (int call = 0; call < record.num_calls(); ++call) {
-      costs.set_device(call, *kinds[i]);
+      if (kinds.size() > 1) costs.set_device(call, *kinds[i]);
       double& seconds = least[static_cast<std::size_t>(call)];
       seconds = i == 0 ? costs.compute(call) : std::min(seconds, costs.compute(call));
     }
@@ -132,12 +136,13 @@ const BoundTable::Totals& BoundTable::totals(const SharedAxes& shared, std::int6
     const auto seconds = [&](int call) {
       return least[static_cast<std::size_t>(call)] + costs.layouts(call);
     };
+    const std::vector<int> last_read = last_read_by_backward(record);
     for (const predict::RecomputedRegion& region : work.regions) {
       for (int call = region.first; call <= region.last_repeated; ++call) {
         totals.recomputation += seconds(call);
       }
       totals.saved_by_cut =
-          std::max(totals.saved_by_cut, most_saved_by_cut(record, region, seconds));
+          std::max(totals.saved_by_cut, most_saved_by_cut(last_read, region, seconds));
     }
   }
   totals.inputs = record.input_bytes;

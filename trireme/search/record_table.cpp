@@ -30,6 +30,21 @@ bool are_alike(const ModuleRecord& a, const ModuleRecord& b) {
                             [](const auto& x, const auto& y) { return are_alike(x, y); });
 }
 
+bool have_equal_costs(const OperatorCall& a, const OperatorCall& b) {
+  const auto is_same = [](const Transfer& x, const Transfer& y) {
+    return have_same_kind(x, y) && x.bytes == y.bytes && x.overlaps == y.overlaps;
+  };
+  return are_alike(a, b) && a.work.flops == b.work.flops && a.work.bytes == b.work.bytes &&
+         a.result_bytes == b.result_bytes && a.gradient_bytes == b.gradient_bytes &&
+         a.read_bytes == b.read_bytes && std::ranges::equal(a.transfers, b.transfers, is_same);
+}
+
+bool have_equal_costs(const ModuleRecord& a, const ModuleRecord& b) {
+  return are_alike(a, b) && std::ranges::equal(a.calls, b.calls, [](const auto& x, const auto& y) {
+           return have_equal_costs(x, y);
+         });
+}
+
 // The value at a point of the line through two others. No quantity of a record is negative.
 class Line {
  public:
@@ -107,7 +122,7 @@ const ParameterLayouts& RecordTable::layouts(std::int64_t tensor) {
   for (const std::int64_t rows : {std::int64_t{1}, std::max(kManyRows, 2 * tensor)}) {
     try {
       const FoundLayouts all = find_layouts(training_, cluster_, ranks_, tensor, rows,
-                                            repeated_modules(training_.module));
+                                            repeated_modules(training_.module), trace(rows));
       if (all.seconds >= all.replicated_seconds) continue;
       found->second = all.layouts;
       break;
@@ -137,17 +152,76 @@ ParameterLayouts RecordTable::layouts(const SharedAxes& shared) {
   return all;
 }
 
-const ModuleRecord& RecordTable::exact_record(const SharedAxes& shared, std::int64_t rows) {
-  if (const auto found = exact_.find({shared, rows}); found != exact_.end()) return found->second;
+Plan RecordTable::plan_of(const SharedAxes& shared) {
   Plan plan = training_.base;
   plan.mesh = {{kDataAxis, ranks_ / shared.size()}};
   // The last axes of every plan, so that their groups lie in the cluster as here.
   add_axes(plan.mesh, shared);
   plan.layouts = layouts(shared);
-  ModuleRecord record =
-      record_module(training_.module, plan, loss_of_rows(training_, rows), &cluster_);
-  if (training_.transform) record = training_.transform(std::move(record));
-  return exact_.emplace(std::pair(shared, rows), std::move(record)).first->second;
+  return plan;
+}
+
+const TracedModule* RecordTable::trace(std::int64_t rows) {
+  if (!replays_) return nullptr;
+  if (!traces_.contains(rows)) exact_record({}, rows);
+  const std::vector<TracedModule>& all = traces_[rows];
+  return all.empty() ? nullptr : &all.front();
+}
+
+std::optional<ModuleRecord> RecordTable::replayed(const LaidOutModule& laid_out,
+                                                  std::int64_t rows) {
+  for (const TracedModule& traced : traces_[rows]) {
+    try {
+      if (auto replayed = replay_module(traced, laid_out)) return std::move(replayed->record);
+    } catch (const UsageError&) {
+      return {};  // A dry run says where in forward.
+    } catch (const c10::Error&) {
+      return {};
+    }
+  }
+  return {};
+}
+
+// Calls of forward and backward depend on layouts only where a result has other strides, such as
+// part of a tensor that is no view. Later records may follow from each of these dry runs.
+ModuleRecord RecordTable::dry_run(const LaidOutModule& laid_out, std::int64_t rows) {
+  constexpr std::size_t kMostTraces = 4;
+  ++num_dry_runs_;
+  const std::function<at::Tensor()> forward = loss_of_rows(training_, rows);
+  std::vector<TracedModule>& all = traces_[rows];
+  if (!replays_ || all.size() >= kMostTraces) {
+    return make_record(laid_out,
+                       detail::dry_run_module(laid_out.tensors, laid_out.layouts, forward));
+  }
+  TracedModule traced = trace_module(laid_out, forward);
+  ModuleRecord record = make_record(laid_out, traced.dry_run);
+  if (traced.trace->is_complete()) all.push_back(std::move(traced));
+  return record;
+}
+
+const ModuleRecord& RecordTable::exact_record(const SharedAxes& shared, std::int64_t rows) {
+  const std::pair key = {shared, rows};
+  if (const auto found = exact_.find(key); found != exact_.end()) return found->second;
+  const LaidOutModule laid_out = lay_out_module(training_.module, plan_of(shared), &cluster_);
+  std::optional<ModuleRecord> record = replayed(laid_out, rows);
+  if (!record) {
+    record = dry_run(laid_out, rows);
+    is_checked_.insert(key);
+  }
+  if (training_.transform) record = training_.transform(std::move(*record));
+  return exact_.emplace(key, std::move(*record)).first->second;
+}
+
+const ModuleRecord& RecordTable::checked_record(const SharedAxes& shared, std::int64_t rows) {
+  const std::pair key = {shared, rows};
+  const ModuleRecord& record = exact_record(shared, rows);
+  if (!is_checked_.insert(key).second) return record;
+  ++num_dry_runs_;
+  ModuleRecord checked =
+      record_module(training_.module, plan_of(shared), loss_of_rows(training_, rows), &cluster_);
+  if (training_.transform) checked = training_.transform(std::move(checked));
+  is_right_ = is_right_ && have_equal_costs(record, checked);
+  return exact_.insert_or_assign(key, std::move(checked)).first->second;
 }
 
 const ModuleRecord& RecordTable::record(const SharedAxes& shared, std::int64_t rows) {

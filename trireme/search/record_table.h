@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -51,8 +52,14 @@ class RecordTable {
   /// @param training must outlive the table.
   /// @param cluster by whose links layouts are chosen; it has one device for each rank, and must
   /// outlive the table.
-  RecordTable(const Training& training, std::int64_t ranks, const cluster::Cluster& cluster)
-      : training_(training), ranks_(ranks), cluster_(cluster) {}
+  /// @param replays records for other layouts follow from a few dry runs. Without it, each record
+  /// is a dry run of its own.
+  RecordTable(const Training& training, std::int64_t ranks, const cluster::Cluster& cluster,
+              bool replays = true)
+      : training_(training),
+        ranks_(ranks),
+        cluster_(cluster),
+        replays_(replays && training.base.operators.empty()) {}
 
   /// Returns the layouts of parameters over `tensor` ranks: those of the training if it gives some,
   /// otherwise the best that are found. Empty if nothing is gained by sharding parameters.
@@ -67,15 +74,33 @@ class RecordTable {
   const ModuleRecord& record(const SharedAxes& shared, std::int64_t rows);
   /// Returns the same, recorded for exactly these rows.
   const ModuleRecord& exact_record(const SharedAxes& shared, std::int64_t rows);
+  /// Returns the same from a dry run with exactly these layouts.
+  const ModuleRecord& checked_record(const SharedAxes& shared, std::int64_t rows);
+  /// Returns false if a checked record has shown that a record was wrong, because forward does
+  /// something else for other layouts.
+  bool is_right() const noexcept { return is_right_; }
+  /// Returns the number of dry runs that records took, without those of layouts; for tests.
+  std::int64_t num_dry_runs() const noexcept { return num_dry_runs_; }
 
  private:
+  using Records = std::map<std::pair<SharedAxes, std::int64_t>, ModuleRecord>;  // by axes and rows
+
+  Plan plan_of(const SharedAxes& shared);
+  const TracedModule* trace(std::int64_t rows);
+  std::optional<ModuleRecord> replayed(const LaidOutModule& laid_out, std::int64_t rows);
+  ModuleRecord dry_run(const LaidOutModule& laid_out, std::int64_t rows);
   const Training& training_;
   std::int64_t ranks_;
   const cluster::Cluster& cluster_;
   std::map<std::int64_t, ParameterLayouts> layouts_;  // by the size of `tensor`
   std::optional<ParameterLayouts> experts_;
-  std::map<std::pair<SharedAxes, std::int64_t>, ModuleRecord> exact_;   // by axes and rows
-  std::map<std::pair<SharedAxes, std::int64_t>, ModuleRecord> scaled_;  // the same
+  bool replays_;
+  bool is_right_ = true;
+  std::int64_t num_dry_runs_ = 0;
+  std::map<std::int64_t, std::vector<TracedModule>> traces_;  // by rows
+  Records exact_;
+  std::set<std::pair<SharedAxes, std::int64_t>> is_checked_;  // of exact_: from dry runs
+  Records scaled_;
 };
 
 }  // namespace trireme::search

@@ -68,7 +68,8 @@ TEST_P(LayoutReplayOf, FollowsLayoutsAsADryRun) {
   for (const std::int64_t rows : {1, 8}) {
     const LaidOut whole = dry_run_of(training, cluster, {{"*", {{"tensor", Replicate{}}}}}, rows);
     const LaidOut sharded = dry_run_of(training, cluster, GetParam(), rows);
-    LayoutReplay replay(whole.dry_run, whole.module, 0, whole_seconds(whole.record, device),
+    LayoutReplay replay(whole.dry_run, whole.dry_run.along_axis, whole.module, 0,
+                        whole_seconds(whole.record, device),
                         std::vector<double>(whole.module.tensors.size(), 0));
     EXPECT_GT(replay.seconds(placements_of(sharded.module)), 0);
     ASSERT_EQ(whole.dry_run.calls.size(), sharded.dry_run.calls.size());
@@ -103,7 +104,7 @@ TEST(LayoutReplay, OfReplicatedParametersIsTheWholeWork) {
   const cluster::Cluster cluster = cluster::read_cluster("a100-80").with_ranks(8);
   const LaidOut whole = dry_run_of(training, cluster, {{"*", {{"tensor", Replicate{}}}}}, 4);
   const std::vector<double> seconds = whole_seconds(whole.record, cluster.devices.front());
-  LayoutReplay replay(whole.dry_run, whole.module, 0, seconds,
+  LayoutReplay replay(whole.dry_run, whole.dry_run.along_axis, whole.module, 0, seconds,
                       std::vector<double>(whole.module.tensors.size(), 1));
   const double all = std::accumulate(seconds.begin(), seconds.end(), 0.0) +
                      static_cast<double>(whole.module.tensors.size());

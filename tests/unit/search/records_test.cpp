@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records for other numbers of rows, and modules that are repeated.
 #include "tests/unit/search/small_training.h"
+#include <models/bert.h>
+#include <models/llama.h>
 #include <models/mixture.h>
 #include <models/resnet.h>
+#include <models/vit.h>
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/search/record_table.h>
 #include <trireme/search/training/repeated_modules.h>
@@ -61,6 +64,143 @@ TEST(ScaledRecord, IsRefusedForOtherCalls) {
   record.calls.pop_back();
   EXPECT_FALSE(scaled_record(few, many, 8));
 }
+
+template <typename Model>
+Training training_of_tokens(Model model) {
+  const auto meta = torch::TensorOptions().dtype(torch::kInt64).device(torch::kMeta);
+  return {
+      .module = model.ptr(),
+      .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+        return {torch::cross_entropy_loss(model->forward(in[0]).flatten(0, 1), in[0].flatten())};
+      },
+      .inputs = {torch::empty({1, 16}, meta)},
+      .rows = 64};
+}
+
+Training llama() {
+  return training_of_tokens(deferred([] {
+    return models::LLaMA(models::LLaMAOptions{.vocabulary = 128,
+                                              .sequence = 16,
+                                              .hidden = 64,
+                                              .layers = 3,
+                                              .heads = 8,
+                                              .key_value_heads = 2,
+                                              .feed_forward = 128});
+  }));
+}
+
+Training bert() {
+  return training_of_tokens(deferred([] {
+    return models::BERT(models::BERTOptions{
+        .vocabulary = 128, .sequence = 16, .hidden = 64, .layers = 3, .heads = 4});
+  }));
+}
+
+Training mixture() {
+  models::MixtureGPT model = deferred([] {
+    return models::MixtureGPT(models::MixtureOptions{
+        .gpt = {.vocabulary = 128, .sequence = 16, .hidden = 64, .layers = 4, .heads = 4},
+        .experts = 4,
+        .interval = 2});
+  });
+  const auto meta = torch::TensorOptions().dtype(torch::kInt64).device(torch::kMeta);
+  return {.module = model.ptr(),
+          .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+            const auto [logits, balance] = model->forward(in[0]);
+            return {torch::cross_entropy_loss(logits.flatten(0, 1), in[0].flatten()) + balance};
+          },
+          .inputs = {torch::empty({1, 16}, meta)},
+          .rows = 64};
+}
+
+Training vit() {
+  models::ViT model = deferred([] {
+    return models::ViT(models::ViTOptions{
+        .image_size = 16, .patch_size = 4, .hidden = 64, .layers = 3, .heads = 4, .classes = 10});
+  });
+  const auto meta = torch::TensorOptions().device(torch::kMeta);
+  return {
+      .module = model.ptr(),
+      .forward = [model](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+        return {torch::cross_entropy_loss(model->forward(in[0]), in[1])};
+      },
+      .inputs = {torch::empty({1, 3, 16, 16}, meta), torch::empty({1}, meta.dtype(torch::kInt64))},
+      .rows = 64};
+}
+
+struct Traced {
+  const char* name;
+  Training (*make)();
+};
+
+class RecordsOf : public testing::TestWithParam<Traced> {};
+
+// A record that follows from a trace is that of a dry run with the layouts.
+TEST_P(RecordsOf, AreThoseOfDryRuns) {
+  const Training training = GetParam().make();
+  const auto cluster = cluster::read_cluster("a100-80").with_ranks(8);
+  RecordTable replays(training, 8, cluster);
+  RecordTable dry_runs(training, 8, cluster, /*replays=*/false);
+  const std::vector<SharedAxes> all = {{},
+                                       {.tensor = 2},
+                                       {.tensor = 8},
+                                       {.context = 2},
+                                       {.context = 2, .tensor = 2},
+                                       {.expert = 2},
+                                       {.expert = 2, .tensor = 2}};
+  std::size_t compared = 0;
+  for (const std::int64_t rows : {1, 2, 8}) {
+    for (const SharedAxes& shared : all) {
+      if (shared.expert > 1 && replays.experts().empty()) continue;
+      const ModuleRecord& replayed = replays.exact_record(shared, rows);
+      const ModuleRecord& recorded = dry_runs.exact_record(shared, rows);
+      ++compared;
+      ASSERT_EQ(replayed.calls.size(), recorded.calls.size());
+      EXPECT_EQ(replayed.num_forward, recorded.num_forward);
+      EXPECT_EQ(replayed.input_bytes, recorded.input_bytes);
+      for (std::size_t i = 0; i < recorded.calls.size(); ++i) {
+        const OperatorCall& one = replayed.calls[i];
+        const OperatorCall& other = recorded.calls[i];
+        ASSERT_EQ(one.name, other.name) << i;
+        EXPECT_EQ(one.module, other.module) << i;
+        EXPECT_EQ(one.work.flops, other.work.flops) << i;
+        EXPECT_EQ(one.work.bytes, other.work.bytes) << i;
+        EXPECT_EQ(one.result_bytes, other.result_bytes) << i;
+        EXPECT_EQ(one.gradient_bytes, other.gradient_bytes) << i;
+        EXPECT_EQ(one.counted_flops, other.counted_flops) << i;
+        EXPECT_EQ(one.is_view, other.is_view) << i;
+        EXPECT_EQ(one.reads, other.reads) << i;
+        EXPECT_EQ(one.read_bytes, other.read_bytes) << i;
+        EXPECT_EQ(one.writes_to, other.writes_to) << i;
+        EXPECT_EQ(one.parameters, other.parameters) << i;
+        ASSERT_EQ(one.transfers.size(), other.transfers.size()) << i << " " << one.name;
+        for (std::size_t j = 0; j < one.transfers.size(); ++j) {
+          EXPECT_EQ(one.transfers[j].collective, other.transfers[j].collective) << i;
+          EXPECT_EQ(one.transfers[j].axis, other.transfers[j].axis) << i;
+          EXPECT_EQ(one.transfers[j].bytes, other.transfers[j].bytes) << i;
+        }
+      }
+      ASSERT_EQ(replayed.gradient_transfers.size(), recorded.gradient_transfers.size());
+      for (std::size_t i = 0; i < recorded.gradient_transfers.size(); ++i) {
+        const GradientTransfer& one = replayed.gradient_transfers[i];
+        const GradientTransfer& other = recorded.gradient_transfers[i];
+        EXPECT_EQ(one.parameter, other.parameter);
+        EXPECT_EQ(one.transfer.bytes, other.transfer.bytes);
+        EXPECT_EQ(one.copy_bytes, other.copy_bytes);
+      }
+    }
+  }
+  EXPECT_EQ(dry_runs.num_dry_runs(), static_cast<std::int64_t>(compared));
+  EXPECT_LT(replays.num_dry_runs(), dry_runs.num_dry_runs());
+  EXPECT_EQ(replays.checked_record({.tensor = 2}, 8).calls.size(),
+            replays.exact_record({.tensor = 2}, 8).calls.size());
+  EXPECT_TRUE(replays.is_right());
+}
+
+INSTANTIATE_TEST_SUITE_P(Search, RecordsOf,
+                         testing::Values(Traced{"LLaMA", llama}, Traced{"BERT", bert},
+                                         Traced{"Mixture", mixture}, Traced{"ViT", vit}),
+                         [](const auto& each) { return each.param.name; });
 
 TEST(RepeatedModules, AreTheBlocksOfATransformer) {
   SmallGpt gpt(3);

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
+#include <trireme/tensor/dry_run/call_trace.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/fake_tensors.h>
 #include <trireme/tensor/dry_run/results.h>
@@ -96,26 +97,33 @@ std::vector<NamedTensor> parameters_and_buffers(const torch::nn::Module& module)
 
 ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
                             const std::vector<Layout>& layouts,
-                            const std::function<at::Tensor()>& forward, int axis_to_decide) {
+                            const std::function<at::Tensor()>& forward, int axis_to_decide,
+                            tensor::CallTrace* trace) {
   ModuleDryRun all;
   const AutocastOfAccelerator autocast(accelerator_of(tensors));  // before they are replaced
   const tensor::FakeTensors fake_tensors(tensors_of(tensors), layouts);
   tensor::DryRun dry_run(tensor::DryRun::Mode::kInstead,
                          [&](const auto&, const auto&) { autocast.check(); });
   if (axis_to_decide >= 0) dry_run.keep_calls_along(axis_to_decide);
+  if (trace != nullptr) dry_run.trace_calls(trace);
   std::vector<at::Tensor> inputs;
   std::vector<std::size_t> parameters;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     dry_run.give_name(tensors[i].tensor, tensors[i].name);
+    if (trace != nullptr) trace->add_leaf(tensors[i].tensor);
     if (!tensors[i].tensor.requires_grad()) continue;
     inputs.push_back(tensors[i].tensor);
     parameters.push_back(i);
   }
   const at::Tensor result = forward();
   all.num_forward = dry_run.calls().size();
+  if (trace != nullptr) trace->end_forward();
   const std::vector<at::Tensor> found = backward(result, inputs);
   for (std::size_t i = 0; i < found.size(); ++i) {
-    if (found[i].defined()) all.gradients.push_back({parameters[i], dry_run.describe(found[i])});
+    if (!found[i].defined()) continue;
+    all.gradients.push_back({.parameter = parameters[i],
+                             .tensor = dry_run.describe(found[i]),
+                             .number = trace == nullptr ? -1 : trace->find(found[i])});
   }
   all.calls = dry_run.take_calls();
   all.along_axis = dry_run.calls_along_axis();

@@ -19,12 +19,17 @@ namespace torch::nn {
 class Module;
 }
 
+namespace trireme::tensor {
+class CallTrace;
+}
+
 namespace trireme::detail {
 
 /// The gradient of a parameter as backward makes it.
 struct DryRunGradient {
   std::size_t parameter;        ///< position among the tensors of the dry run
   tensor::DryRunTensor tensor;  ///< its layout, and the call that made it
+  int number = -1;              ///< of the tensor in a trace; -1 without one
 };
 
 /// What a dry run recorded.
@@ -46,9 +51,11 @@ std::vector<NamedTensor> parameters_and_buffers(const torch::nn::Module& module)
 /// the CPU's autocast casts: norms and softmax stay in half precision, which CUDA's makes fp32.
 /// @param layouts the layout of each tensor; its mesh may be unconnected.
 /// @param axis_to_decide the axis of ModuleDryRun::along_axis; -1 for none.
-/// Throws UsageError as predict::explain.
+/// @param trace gets all calls (tensor::DryRun::trace_calls); its leaves are `tensors`. May be
+/// null. Throws UsageError as predict::explain.
 ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
                             const std::vector<Layout>& layouts,
-                            const std::function<at::Tensor()>& forward, int axis_to_decide = -1);
+                            const std::function<at::Tensor()>& forward, int axis_to_decide = -1,
+                            tensor::CallTrace* trace = nullptr);
 
 }  // namespace trireme::detail

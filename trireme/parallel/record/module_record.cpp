@@ -7,6 +7,7 @@
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 #include <trireme/parallel/tensor_parallel/operator_layouts.h>
 #include <trireme/tensor/axis_links.h>
+#include <trireme/tensor/dry_run/trace_replay.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/rule_table.h>
@@ -118,15 +119,6 @@ class TraitsOfOperators {
   std::unordered_map<std::string, OperatorTraits> all_;
 };
 
-Transfer transfer_of(const Exchange& exchange, const DeviceMesh& mesh) {
-  const std::int64_t ranks = mesh.size(exchange.axis);
-  const double sent_of_one_byte = bytes_sent(exchange.collective, 1, ranks);
-  return {.collective = exchange.collective,
-          .axis = mesh.axis_name(exchange.axis),
-          .bytes = sent_of_one_byte > 0 ? exchange.bytes_sent / sent_of_one_byte : 0,
-          .overlaps = exchange.overlaps};
-}
-
 // Returns the paths of modules that contain others by number, as containers do.
 std::unordered_set<std::string> numbered_lists(const std::vector<ParameterRecord>& parameters) {
   std::unordered_set<std::string> lists;
@@ -143,10 +135,76 @@ std::unordered_set<std::string> numbered_lists(const std::vector<ParameterRecord
   return lists;
 }
 
+// What a call does in its layouts, whatever made its inputs.
+struct DecidedCall {
+  struct Output {
+    double elements = 0;  // of the whole tensor
+    double bytes = 0;
+  };
+
+  OperatorCall made;  // without what it reads
+  std::vector<double> input_bytes;
+  std::vector<Output> outputs;
+  double written = 0;  // bytes
+  bool is_view = false;
+  bool writes_input = false;
+};
+
+Transfer transfer_of(const Exchange& exchange, const DeviceMesh& mesh) {
+  const std::int64_t ranks = mesh.size(exchange.axis);
+  const double sent_of_one_byte = bytes_sent(exchange.collective, 1, ranks);
+  return {.collective = exchange.collective,
+          .axis = mesh.axis_name(exchange.axis),
+          .bytes = sent_of_one_byte > 0 ? exchange.bytes_sent / sent_of_one_byte : 0,
+          .overlaps = exchange.overlaps};
+}
+
+DecidedCall decided_call(const DryRunCall& call, const OperatorTraits& traits,
+                         const DeviceMesh& mesh) {
+  DecidedCall decided = {
+      .made = {.name = call.name}, .is_view = traits.is_view, .writes_input = traits.writes_input};
+  OperatorCall& made = decided.made;
+  const auto add_transfers = [&](const std::vector<Exchange>& exchanges) {
+    for (const Exchange& exchange : exchanges)
+      made.transfers.push_back(transfer_of(exchange, mesh));
+  };
+  double largest_result = 0;
+  for (const DryRunTensor& output : call.outputs) {
+    decided.outputs.push_back(
+        {.elements = elements_of(output.sizes), .bytes = local_bytes(output)});
+    largest_result = std::max(largest_result, decided.outputs.back().bytes);
+  }
+  double read = 0;
+  for (const DryRunTensor& input : call.inputs) {
+    const double bytes = local_bytes(input);
+    decided.input_bytes.push_back(bytes);
+    read += traits.reads_rows ? std::min(bytes, largest_result) : bytes;
+    add_transfers(input.exchanges);
+    add_transfers(input.back);
+  }
+  add_transfers(call.inside);
+  for (std::size_t i = call.outputs.size(); i-- > 0;) {
+    decided.written += decided.outputs[i].bytes;
+    add_transfers(call.outputs[i].exchanges);
+  }
+  made.is_view = traits.is_view && !call.gathers_view;
+  if (traits.is_view) return decided;
+  made.counted_flops = call.flops / static_cast<double>(call.ranks_at_work);
+  if (call.is_asked_for) return decided;
+  const OperatorKind kind = traits.is_attention ? OperatorKind::kAttention
+                            : traits.is_product ? OperatorKind::kProduct
+                                                : OperatorKind::kElements;
+  made.work = {.kind = kind,
+               .flops = kind != OperatorKind::kElements ? call.flops_of_rank() : 0,
+               .bytes = read + decided.written,
+               .dtype = call.inputs.empty() ? "float32" : name_of(call.inputs[0].dtype)};
+  return decided;
+}
+
 class Recording {
  public:
-  Recording(const detail::ModuleDryRun& dry_run, const DeviceMesh& mesh, ModuleRecord& record)
-      : dry_run_(dry_run), mesh_(mesh), record_(record) {
+  Recording(const detail::ModuleDryRun& dry_run, ModuleRecord& record)
+      : dry_run_(dry_run), record_(record) {
     for (std::size_t i = 0; i < record.parameters.size(); ++i) {
       numbers_.emplace(record.parameters[i].name, static_cast<int>(i));
     }
@@ -157,87 +215,87 @@ class Recording {
     }
   }
 
-  void add_all() {
+  // Adds the calls of the dry run.
+  void add_all(const DeviceMesh& mesh) {
+    begin();
+    for (std::size_t i = 0; i < dry_run_.calls.size(); ++i) {
+      const DryRunCall& call = dry_run_.calls[i];
+      add(static_cast<int>(i), decided_call(call, traits_.of(call.name), mesh));
+    }
+    end();
+  }
+
+  // Adds the same calls in the layouts of a replay.
+  void add_all(const DeviceMesh& mesh, const tensor::TraceReplay& replay) {
+    begin();
+    std::vector<DecidedCall> decided;
+    decided.reserve(replay.decided().size());
+    for (const DryRunCall& call : replay.decided()) {
+      decided.push_back(decided_call(call, traits_.of(call.name), mesh));
+    }
+    for (std::size_t i = 0; i < dry_run_.calls.size(); ++i) {
+      add(static_cast<int>(i), decided[replay.positions()[i]]);
+    }
+    end();
+  }
+
+ private:
+  void begin() {
+    record_.calls.reserve(dry_run_.calls.size());
     // A gradient may be a view of what a product returned.
     for (int i = static_cast<int>(dry_run_.calls.size()) - 1; i >= 0; --i) {
-      const DryRunCall& call = dry_run_.calls[static_cast<std::size_t>(i)];
       const auto found = gradients_.find(i);
-      if (found != gradients_.end() && traits_.of(call.name).is_view && !call.inputs.empty() &&
-          call.inputs[0].made_by >= 0) {
+      if (found == gradients_.end()) continue;
+      const DryRunCall& call = dry_run_.calls[static_cast<std::size_t>(i)];
+      if (traits_.of(call.name).is_view && !call.inputs.empty() && call.inputs[0].made_by >= 0) {
         gradients_[call.inputs[0].made_by] = found->second;
       }
     }
-    for (std::size_t i = 0; i < dry_run_.calls.size(); ++i) {
-      add(static_cast<int>(i), dry_run_.calls[i]);
-    }
+  }
+
+  void end() {
     record_.num_forward = static_cast<int>(dry_run_.num_forward);
     set_modules();
   }
 
- private:
-  void add(int number, const DryRunCall& call) {
-    const OperatorTraits& traits = traits_.of(call.name);
-    OperatorCall made = {.name = call.name};
-    double read = 0;
-    double largest_result = 0;
-    for (const DryRunTensor& output : call.outputs) {
-      largest_result = std::max(largest_result, local_bytes(output));
+  void add(int number, const DecidedCall& decided) {
+    const DryRunCall& call = dry_run_.calls[static_cast<std::size_t>(number)];
+    OperatorCall made = decided.made;
+    for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+      add_read(call.inputs[i], decided.input_bytes[i], made);
     }
-    for (const DryRunTensor& input : call.inputs) {
-      const double bytes = local_bytes(input);
-      read += traits.reads_rows ? std::min(bytes, largest_result) : bytes;
-      add_read(input, made);
-      for (const Exchange& exchange : input.exchanges) {
-        made.transfers.push_back(transfer_of(exchange, mesh_));
-      }
-      for (const Exchange& exchange : input.back) {
-        made.transfers.push_back(transfer_of(exchange, mesh_));
-      }
-    }
-    for (const Exchange& exchange : call.inside) {
-      made.transfers.push_back(transfer_of(exchange, mesh_));
-    }
-    double written = 0;
-    double gradients = 0;                             // of parameters
-    std::vector<double> left = gradients_of(number);  // elements of those not found yet
-    // Gradients of inputs come first, and may have as many elements as those of a weight.
-    for (const DryRunTensor& output : call.outputs | std::views::reverse) {
-      written += local_bytes(output);
-      if (const auto found = std::ranges::find(left, elements_of(output.sizes));
-          found != left.end()) {
-        gradients += local_bytes(output);
-        left.erase(found);
-      }
-      for (const Exchange& exchange : output.exchanges) {
-        made.transfers.push_back(transfer_of(exchange, mesh_));
-      }
+    double gradients = 0;  // of parameters
+    if (const auto left = gradients_.find(number); left != gradients_.end()) {
+      gradients = gradient_bytes(decided, left->second);
     }
     made.forward_call = forward_call_of(number);
-    if (!traits.is_view && !call.is_asked_for && !is_bias_of_product(call)) {
-      const OperatorKind kind = traits.is_attention ? OperatorKind::kAttention
-                                : traits.is_product ? OperatorKind::kProduct
-                                                    : OperatorKind::kElements;
-      const bool has_products = kind != OperatorKind::kElements;
-      made.work = {.kind = kind,
-                   .flops = has_products ? call.flops_of_rank() : 0,
-                   .bytes = read + written,
-                   .dtype = call.inputs.empty() ? "float32" : name_of(call.inputs[0].dtype)};
-    }
-    made.is_view = traits.is_view && !call.gathers_view;
-    if (!traits.is_view) {
-      made.counted_flops = call.flops / static_cast<double>(call.ranks_at_work);
-    }
-    if (traits.writes_input && !call.inputs.empty())
+    if (is_bias_of_product(call)) made.work = {};
+    if (decided.writes_input && !call.inputs.empty()) {
       made.writes_to = root_of(call.inputs[0].made_by);
-    if (made.is_view || traits.writes_input) {
+    }
+    if (made.is_view || decided.writes_input) {
       roots_[number] = call.inputs.empty() ? -1 : root_of(call.inputs[0].made_by);
     } else {
-      made.result_bytes = written - gradients;
+      made.result_bytes = decided.written - gradients;
     }
-    if (!traits.is_view) made.gradient_bytes = gradients;
+    if (!decided.is_view) made.gradient_bytes = gradients;
     // One call may make the gradients of an input and of a weight: linear_backward.
     if (gradients > 0) made.weight_share = made.result_bytes > 0 ? 0.5 : 1;
     record_.calls.push_back(std::move(made));
+  }
+
+  // Returns the bytes of the results that are gradients of parameters.
+  // @param left elements of those that are not found yet.
+  static double gradient_bytes(const DecidedCall& decided, std::vector<double> left) {
+    double bytes = 0;
+    // Gradients of inputs come first, and may have as many elements as those of a weight.
+    for (const DecidedCall::Output& output : decided.outputs | std::views::reverse) {
+      const auto found = std::ranges::find(left, output.elements);
+      if (found == left.end()) continue;
+      bytes += output.bytes;
+      left.erase(found);
+    }
+    return bytes;
   }
 
   // Whether a call adds a bias to a product in place. Kernels of linear layers (addmm) do so while
@@ -249,29 +307,26 @@ class Recording {
            call.inputs[1].sizes.size() == 1 && numbers_.contains(call.inputs[1].name);
   }
 
-  void add_read(const DryRunTensor& input, OperatorCall& made) {
-    if (const auto found = numbers_.find(input.name); found != numbers_.end()) {
-      made.parameters.push_back(found->second);
+  void add_read(const DryRunTensor& input, double bytes, OperatorCall& made) {
+    if (!input.name.empty()) {
+      if (const auto found = numbers_.find(input.name); found != numbers_.end()) {
+        made.parameters.push_back(found->second);
+      }
     }
     const int root = root_of(input.made_by);
     if (root < 0) {
       if (input.name.empty() && !input.is_number && inputs_.insert(input.memory).second) {
-        record_.input_bytes += local_bytes(input);
+        record_.input_bytes += bytes;
       }
       return;
     }
     const auto known = std::ranges::find(made.reads, root);
     if (known == made.reads.end()) {
       made.reads.push_back(root);
-      made.read_bytes.push_back(local_bytes(input));
+      made.read_bytes.push_back(bytes);
     } else {
-      made.read_bytes[static_cast<std::size_t>(known - made.reads.begin())] += local_bytes(input);
+      made.read_bytes[static_cast<std::size_t>(known - made.reads.begin())] += bytes;
     }
-  }
-
-  std::vector<double> gradients_of(int number) const {
-    const auto found = gradients_.find(number);
-    return found == gradients_.end() ? std::vector<double>() : found->second;
   }
 
   int root_of(int call) const {
@@ -306,7 +361,6 @@ class Recording {
   }
 
   const detail::ModuleDryRun& dry_run_;
-  const DeviceMesh& mesh_;
   ModuleRecord& record_;
   TraitsOfOperators traits_;
   std::unordered_map<std::string, int> numbers_;  // of parameters by name
@@ -414,11 +468,45 @@ LaidOutModule lay_out_tensors(std::vector<detail::NamedTensor> tensors, const Pl
 ModuleRecord make_record(const LaidOutModule& laid_out, const detail::ModuleDryRun& dry_run) {
   ModuleRecord record;
   record.parameters = laid_out.parameters;
-  Recording(dry_run, laid_out.mesh, record).add_all();
+  Recording(dry_run, record).add_all(laid_out.mesh);
   for (const detail::DryRunGradient& gradient : dry_run.gradients) {
     add_gradient_transfers(gradient, laid_out, record);
   }
   return record;
+}
+
+TracedModule trace_module(const LaidOutModule& laid_out,
+                          const std::function<at::Tensor()>& forward) {
+  TracedModule traced = {.trace = std::make_unique<tensor::CallTrace>()};
+  traced.dry_run = detail::dry_run_module(laid_out.tensors, laid_out.layouts, forward,
+                                          /*axis_to_decide=*/-1, traced.trace.get());
+  for (const detail::DryRunGradient& gradient : traced.dry_run.gradients) {
+    if (!gradient.tensor.is_plain && gradient.number < 0) {
+      traced.trace->give_up("a gradient is made by no call");
+    }
+  }
+  return traced;
+}
+
+std::optional<ReplayedModule> replay_module(const TracedModule& traced,
+                                            const LaidOutModule& laid_out, int axis) {
+  if (!traced.trace->is_complete()) return {};
+  const tensor::TraceReplay replay(*traced.trace, laid_out.mesh, laid_out.layouts, axis);
+  if (!replay.is_as_traced()) return {};
+  ReplayedModule replayed;
+  ModuleRecord& record = replayed.record;
+  record.parameters = laid_out.parameters;
+  Recording(traced.dry_run, record).add_all(laid_out.mesh, replay);
+  for (detail::DryRunGradient gradient : traced.dry_run.gradients) {
+    DryRunTensor& made = gradient.tensor;
+    if (!made.is_plain) made.given = made.layout = replay.layout(gradient.number);
+    add_gradient_transfers(gradient, laid_out, record);
+  }
+  if (axis < 0) return replayed;
+  for (const std::size_t position : replay.positions()) {
+    replayed.along_axis.push_back(replay.along_axis()[position]);
+  }
+  return replayed;
 }
 
 ModuleRecord record_module(ModuleRef module, const Plan& plan,

@@ -11,12 +11,15 @@
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/record/module_dry_run.h>
 #include <trireme/plan/plan.h>
+#include <trireme/tensor/dry_run/call_trace.h>
 #include <trireme/tensor/layout.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -130,5 +133,31 @@ ModuleRecord make_record(const LaidOutModule& laid_out, const detail::ModuleDryR
 ModuleRecord record_module(ModuleRef module, const Plan& plan,
                            const std::function<at::Tensor()>& forward,
                            const cluster::Cluster* cluster = nullptr);
+
+/// A dry run from which records for other layouts follow.
+struct TracedModule {
+  detail::ModuleDryRun dry_run{};
+  std::unique_ptr<tensor::CallTrace> trace{};
+};
+
+/// Makes a dry run of forward and backward, as record_module(), for make_record() and
+/// replay_module().
+TracedModule trace_module(const LaidOutModule& laid_out,
+                          const std::function<at::Tensor()>& forward);
+
+/// What follows from a trace for other layouts.
+struct ReplayedModule {
+  ModuleRecord record{};
+  /// The calls along an axis, as ModuleDryRun::along_axis.
+  std::vector<std::shared_ptr<const tensor::CallAlongAxis>> along_axis{};
+};
+
+/// Returns the record that record_module() would return for a module laid out so, with the same
+/// forward, without running it: the same calls are decided for the other layouts. Returns
+/// std::nullopt where forward or backward might make other calls. Throws UsageError as
+/// record_module().
+/// @param axis the axis of ReplayedModule::along_axis; -1 for none.
+std::optional<ReplayedModule> replay_module(const TracedModule& traced,
+                                            const LaidOutModule& laid_out, int axis = -1);
 
 }  // namespace trireme

@@ -26,8 +26,9 @@ double bytes_of(const DryRunTensor& tensor) {
 
 }  // namespace
 
-LayoutReplay::LayoutReplay(const detail::ModuleDryRun& dry_run, const LaidOutModule& laid_out,
-                           int axis, const std::vector<double>& call_seconds,
+LayoutReplay::LayoutReplay(const detail::ModuleDryRun& dry_run, const AlongAxis& along_axis,
+                           const LaidOutModule& laid_out, int axis,
+                           const std::vector<double>& call_seconds,
                            std::vector<double> parameter_seconds)
     : mesh_(laid_out.mesh),
       axis_(axis),
@@ -49,7 +50,7 @@ LayoutReplay::LayoutReplay(const detail::ModuleDryRun& dry_run, const LaidOutMod
   for (std::size_t i = 0; i < dry_run.calls.size(); ++i) {
     const DryRunCall& call = dry_run.calls[i];
     Step& step = steps_.emplace_back();
-    step.kind = kind_of(dry_run.along_axis[i]);
+    step.kind = kind_of(along_axis[i]);
     step.seconds = call_seconds[i];
     step.inputs.begin = inputs_.size();
     for (const DryRunTensor& input : call.inputs) {

@@ -16,17 +16,22 @@
 
 namespace trireme::search {
 
+/// Calls that can be decided for other placements along an axis (detail::ModuleDryRun::along_axis).
+using AlongAxis = std::vector<std::shared_ptr<const tensor::CallAlongAxis>>;
+
 /// The micro-batch of a dry run along one axis. As in a run, each call takes the strategy that is
 /// cheapest for its inputs.
 class LayoutReplay {
  public:
-  /// @param dry_run with all tensors replicated, and with its calls along the axis.
+  /// @param dry_run with all tensors replicated.
+  /// @param along_axis each of its calls along the axis.
   /// @param laid_out what it ran with.
   /// @param call_seconds time of each call on one rank that does all of its work.
   /// @param parameter_seconds time that each tensor of `laid_out` takes in the optimizer while it
   /// is whole on a rank.
-  LayoutReplay(const detail::ModuleDryRun& dry_run, const LaidOutModule& laid_out, int axis,
-               const std::vector<double>& call_seconds, std::vector<double> parameter_seconds);
+  LayoutReplay(const detail::ModuleDryRun& dry_run, const AlongAxis& along_axis,
+               const LaidOutModule& laid_out, int axis, const std::vector<double>& call_seconds,
+               std::vector<double> parameter_seconds);
 
   /// Returns the seconds of forward, backward and optimizer on one rank, with all redistributions.
   /// @param placements of the tensors of `laid_out` along the axis.

@@ -254,24 +254,34 @@ std::vector<ParameterGroup> parameter_groups(ConstModuleRef module,
 
 LayoutChoices layout_choices(const Training& training, const cluster::Cluster& cluster,
                              std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
-                             const std::vector<RepeatedModules>& repeated) {
+                             const std::vector<RepeatedModules>& repeated,
+                             const TracedModule* traced) {
   Plan plan;
   plan.mesh = {{kDataAxis, ranks / tensor}, {"tensor", tensor}};
   plan.layouts = {{"*", {{"tensor", Replicate{}}}}};
   const LaidOutModule laid_out = lay_out_module(training.module, plan, &cluster);
+  const auto choices = [&](const detail::ModuleDryRun& dry_run, const AlongAxis& along_axis,
+                           const ModuleRecord& record) -> LayoutChoices {
+    return {
+        .replay = LayoutReplay(dry_run, along_axis, laid_out, 0, seconds_of_calls(record, cluster),
+                               seconds_of_parameters(record, training, cluster)),
+        .variables = variables_of(training, laid_out, tensor, repeated),
+        .num_tensors = laid_out.tensors.size()};
+  };
+  if (traced != nullptr) {
+    const auto replayed = replay_module(*traced, laid_out, 0);
+    if (replayed) return choices(traced->dry_run, replayed->along_axis, replayed->record);
+  }
   const detail::ModuleDryRun dry_run =
       detail::dry_run_module(laid_out.tensors, laid_out.layouts, loss_of_rows(training, rows), 0);
-  const ModuleRecord record = make_record(laid_out, dry_run);
-  return {.replay = LayoutReplay(dry_run, laid_out, 0, seconds_of_calls(record, cluster),
-                                 seconds_of_parameters(record, training, cluster)),
-          .variables = variables_of(training, laid_out, tensor, repeated),
-          .num_tensors = laid_out.tensors.size()};
+  return choices(dry_run, dry_run.along_axis, make_record(laid_out, dry_run));
 }
 
 FoundLayouts find_layouts(const Training& training, const cluster::Cluster& cluster,
                           std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
-                          const std::vector<RepeatedModules>& repeated) {
-  LayoutChoices choices = layout_choices(training, cluster, ranks, tensor, rows, repeated);
+                          const std::vector<RepeatedModules>& repeated,
+                          const TracedModule* traced) {
+  LayoutChoices choices = layout_choices(training, cluster, ranks, tensor, rows, repeated, traced);
   const std::vector<Variable>& variables = choices.variables;
   FoundLayouts found = {.replicated_seconds =
                             choices.replay.seconds(std::vector<Placement>(choices.num_tensors))};

@@ -47,7 +47,8 @@ struct LayoutChoices {
 /// Returns the choices of find_layouts(), which has the same parameters.
 LayoutChoices layout_choices(const Training& training, const cluster::Cluster& cluster,
                              std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
-                             const std::vector<RepeatedModules>& repeated);
+                             const std::vector<RepeatedModules>& repeated,
+                             const TracedModule* traced = nullptr);
 
 /// Layouts of parameters along `tensor`.
 struct FoundLayouts {
@@ -62,9 +63,11 @@ struct FoundLayouts {
 /// one, until none is better; then pairs of groups. Deterministic; no proof that nothing is better.
 /// @param ranks number of all ranks, of which `tensor` consecutive ones share the work.
 /// @param rows rows of the micro-batch.
+/// @param traced a trace of these rows, which takes the place of a dry run; may be null.
 /// Throws UsageError as record_module.
 FoundLayouts find_layouts(const Training& training, const cluster::Cluster& cluster,
                           std::int64_t ranks, std::int64_t tensor, std::int64_t rows,
-                          const std::vector<RepeatedModules>& repeated);
+                          const std::vector<RepeatedModules>& repeated,
+                          const TracedModule* traced = nullptr);
 
 }  // namespace trireme::search

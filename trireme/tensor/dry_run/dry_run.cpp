@@ -9,6 +9,7 @@
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dispatch/planned_layouts.h>
 #include <trireme/tensor/dry_run/call_flops.h>
+#include <trireme/tensor/dry_run/call_trace.h>
 #include <trireme/tensor/dry_run/interception.h>
 #include <trireme/tensor/dry_run/kept_constants.h>
 #include <trireme/tensor/dry_run/known_calls.h>
@@ -134,13 +135,14 @@ struct DryRun::Impl {
   std::vector<std::shared_ptr<const CallAlongAxis>> along_axis;
   KnownCalls known_calls;
   KeptConstants constants;
+  CallTrace* trace = nullptr;  // that calls are added to
 
   [[noreturn]] void refuse_value(const OperatorFacts& facts, const Scan& scan,
                                  const char* what) const;
   const OperatorFacts* facts_of(const c10::OperatorHandle& op);
   Origin& origin_of(const at::Tensor& tensor);
   DryRunTensor described(const at::Tensor& tensor) const;
-  int value_of(const c10::StorageImpl* storage, const DryRunTensor& tensor) const;
+  int value_of(const at::Tensor& tensor) const;
 
   bool is_answered(const c10::OperatorHandle& op, const OperatorFacts& facts) const;
   std::shared_ptr<const CallOutcome> outcome_of(const c10::OperatorHandle& op,
@@ -209,7 +211,7 @@ DryRunTensor DryRun::Impl::described(const at::Tensor& tensor) const {
   recorded.layout = recorded.given;
   const at::Tensor& part = distributed_meta(tensor).local;
   if (!part.has_storage()) return recorded;
-  recorded.value = value_of(part.storage().unsafeGetStorageImpl(), recorded);
+  recorded.value = value_of(tensor);
   const auto found = origins.find(part.storage().unsafeGetStorageImpl());
   if (found == origins.end()) return recorded;
   recorded.name = found->second.name;
@@ -217,12 +219,15 @@ DryRunTensor DryRun::Impl::described(const at::Tensor& tensor) const {
   return recorded;
 }
 
-int DryRun::Impl::value_of(const c10::StorageImpl* storage, const DryRunTensor& tensor) const {
-  std::vector<Value>& of_storage = values[storage];
+int DryRun::Impl::value_of(const at::Tensor& tensor) const {
+  const at::Tensor& part = distributed_meta(tensor).local;
+  if (!part.has_storage()) return -1;
+  std::vector<Value>& of_storage = values[part.storage().unsafeGetStorageImpl()];
   for (const Value& value : of_storage) {
-    if (value.sizes == tensor.sizes && value.strides == tensor.strides) return value.number;
+    if (tensor.sizes() == value.sizes && tensor.strides() == value.strides) return value.number;
   }
-  of_storage.push_back({.sizes = tensor.sizes, .strides = tensor.strides, .number = num_values});
+  of_storage.push_back(
+      {.sizes = tensor.sizes().vec(), .strides = tensor.strides().vec(), .number = num_values});
   return num_values++;
 }
 
@@ -422,11 +427,11 @@ void DryRun::Impl::remember(const OperatorFacts& facts, const Scan& scan,
     }
   }
   const bool follows = facts.returns_view && !scan.inputs.empty() && scan.inputs[0].meta != nullptr;
-  const std::string name = follows ? described(*scan.inputs[0].tensor).name : std::string();
+  const std::string name = follows ? origin_of(*scan.inputs[0].tensor).name : std::string();
   for (const at::Tensor& tensor : made) origin_of(tensor) = {.name = name, .call = number};
   std::vector<DryRunTensor>& outputs = calls.back().outputs;
   if (outputs.size() != made.size()) return;  // what is written has the value of its argument
-  for (std::size_t i = 0; i < made.size(); ++i) outputs[i].value = described(made[i]).value;
+  for (std::size_t i = 0; i < made.size(); ++i) outputs[i].value = value_of(made[i]);
 }
 
 // Returns the inputs that keep what they were redistributed to. They get other local tensors, so
@@ -461,6 +466,8 @@ void DryRun::give_name(const at::Tensor& tensor, std::string name) {
   impl_->origin_of(tensor).name = std::move(name);
 }
 
+void DryRun::trace_calls(CallTrace* trace) { impl_->trace = trace; }
+
 void DryRun::keep_calls_along(int axis) { impl_->axis_to_decide = axis; }
 
 const std::vector<std::shared_ptr<const CallAlongAxis>>& DryRun::calls_along_axis() const noexcept {
@@ -479,6 +486,7 @@ at::Tensor DryRun::moved(const at::Tensor& tensor, const Layout& layout, std::st
   record.name = what;
   record_node(record);
   record.is_asked_for = true;
+  if (impl_->trace != nullptr) impl_->trace->give_up("forward redistributes a tensor");
   if (impl_->axis_to_decide >= 0) impl_->along_axis.emplace_back();
   DryRunTensor recorded = impl_->described(tensor);
   const Redistribution path(tensor.sizes(), tensor.scalar_type(), recorded.given, layout);
@@ -521,6 +529,7 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   check_tensors(*facts, scan);
   if (facts->has_out) check_outs(*facts, arguments.data());
   note_view(*facts, scan);
+  if (impl_->trace != nullptr) impl_->trace->begin(op, *facts, scan, arguments);
   DryRunCall record;
   Impl::Completed completed;
   {
@@ -537,9 +546,15 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
         if (distributed_meta(completion.tensor).layout == completion.layout) continue;
         keep_complete(completion.tensor, meta_part(completion.tensor, completion.layout),
                       completion.layout);
+        if (impl_->trace != nullptr) impl_->trace->follow(completion.tensor);
       }
       impl_->remember(*facts, scan, give_results(*facts, op.schema(), stack, prediction));
     }
+  }
+  const std::size_t num_results = op.schema().returns().size();
+  if (impl_->trace != nullptr) {
+    impl_->trace->end(
+        c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - num_results), num_results));
   }
   if (impl_->mode == Mode::kBeside) {
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBelowAutograd),
@@ -548,7 +563,6 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   for (const Impl::Completion& completion : completed)
     impl_->origin_of(completion.tensor) = completion.origin;
   if (impl_->after_each) {
-    const std::size_t num_results = op.schema().returns().size();
     impl_->after_each(
         impl_->calls.back(),
         c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - num_results), num_results));

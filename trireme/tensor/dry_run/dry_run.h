@@ -20,6 +20,8 @@
 
 namespace trireme::tensor {
 
+class CallTrace;  // call_trace.h
+
 /// Records the calls of this thread on distributed tensors while it lives, including the backward
 /// passes that the thread starts. Needs no ranks: meshes may be unconnected. It must be used on the
 /// thread that made it. A second dry run of the same thread replaces the first until it is
@@ -66,6 +68,9 @@ class DryRun {
   /// Returns the calls that were kept, as many as calls() or none. Calls that are alike share an
   /// entry. The entry of a redistribution that the code asked for is null.
   const std::vector<std::shared_ptr<const CallAlongAxis>>& calls_along_axis() const noexcept;
+
+  /// Also adds each call to a trace, which must outlive the dry run. Only with kInstead.
+  void trace_calls(CallTrace* trace);
 
   /// Sets the name that records use for a distributed tensor of the dry run and for its views.
   void give_name(const at::Tensor& tensor, std::string name);
