@@ -3,7 +3,7 @@
 
 The text is that of Debian's package `fortunes`. Both sides have the same sizes, batches, AdamW and schedule on two ranks; weights and
 the order of samples come from generators of their own. One run of Trireme is killed in the middle and resumed, another one is resumed
-on four ranks under another plan. Writes docs/results/gpt.json and prints the table of docs/results/README.md.
+on four ranks under another plan. Writes docs/results/gpt.json and prints a table.
 
 usage: gpt.py [--epochs N]
 """
