@@ -9,10 +9,12 @@
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/search/record_table.h>
 #include <trireme/search/training/repeated_modules.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace trireme::search {
@@ -201,6 +203,28 @@ INSTANTIATE_TEST_SUITE_P(Search, RecordsOf,
                          testing::Values(Traced{"LLaMA", llama}, Traced{"BERT", bert},
                                          Traced{"Mixture", mixture}, Traced{"ViT", vit}),
                          [](const auto& each) { return each.param.name; });
+
+// Forward that asks for layouts does something else on another mesh, which no replay can know.
+TEST(RecordTable, NoticesForwardThatDependsOnLayouts) {
+  Training training = bert();
+  training.tensor_layouts = join({column_parallel("*.mlp_input"), row_parallel("*.mlp_output")});
+  training.forward = [forward = training.forward, module = training.module](
+                         const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    const at::Tensor loss = forward(in).front();
+    const bool is_sharded = std::ranges::any_of(module->parameters(), [](const at::Tensor& each) {
+      return has_layout(each) && !trireme::layout_of(each).is_replicated();
+    });
+    return {is_sharded ? loss.relu() : loss};
+  };
+  const auto cluster = cluster::read_cluster("a100-80").with_ranks(8);
+  RecordTable table(training, 8, cluster);
+  const std::size_t whole = table.exact_record({}, 8).calls.size();
+  EXPECT_EQ(table.checked_record({}, 8).calls.size(), whole);
+  EXPECT_TRUE(table.is_right());
+  table.exact_record({.tensor = 2}, 8);
+  EXPECT_GT(table.checked_record({.tensor = 2}, 8).calls.size(), whole);
+  EXPECT_FALSE(table.is_right());
+}
 
 TEST(RepeatedModules, AreTheBlocksOfATransformer) {
   SmallGpt gpt(3);

@@ -88,7 +88,6 @@ std::size_t CallTrace::kind_of(const c10::OperatorHandle& op, const OperatorFact
     const auto [found, is_new] = kind_of_words_.try_emplace(std::move(*words), kinds_.size());
     if (!is_new) return found->second;
   }
-  const at::Tensor nothing;
   for (const c10::IValue& argument : arguments) {
     kind.arguments.push_back(map_tensors(argument, [&](const at::Tensor& tensor) {
       // A list of optional tensors has no place for an undefined one.
