@@ -65,6 +65,8 @@ WorkerConnection::WorkerConnection(const WorkerOptions& options)
     const bool is_over = WorkerClock::now() + kBetweenAttempts > deadline_;
     if (is_over) break;
     wait_for(-1, 0, WorkerClock::now() + kBetweenAttempts);
+    // An attempt without any time left would hide what the last one found.
+    if (WorkerClock::now() >= deadline_) break;
   }
   const std::chrono::duration<double> waited = options.timeout;
   throw CommError(
