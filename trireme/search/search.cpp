@@ -16,12 +16,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <future>
 #include <limits>
 #include <map>
 #include <set>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 namespace trireme::search {
@@ -146,15 +144,14 @@ class Search {
   // First the plans that probably fit, by what is learned of estimates on the way, then the others.
   void predict_in_order() {
     std::vector<Ranked> postponed;
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      if (is_probably_too_large(order_[i])) {
-        postponed.push_back(order_[i]);
+    for (const Ranked& each : order_) {
+      if (is_probably_too_large(each)) {
+        postponed.push_back(each);
       } else {
-        predict_unless_excluded(order_, i);
+        predict_unless_excluded(each);
       }
     }
-    for (std::size_t i = 0; i < postponed.size(); ++i) predict_unless_excluded(postponed, i);
-    ahead_.reset();
+    for (const Ranked& each : postponed) predict_unless_excluded(each);
     // A plan that was left out because of a worse best plan cannot be faster than it.
     result_.lower_bound = std::min(best_seconds(), least_left_);
     result_.is_complete = least_left_ >= best_seconds();
@@ -165,8 +162,7 @@ class Search {
     return found != memory_factors_.end() && each.bounds.memory * found->second > largest_limit_;
   }
 
-  void predict_unless_excluded(const std::vector<Ranked>& order, std::size_t number) {
-    const Ranked& each = order[number];
+  void predict_unless_excluded(const Ranked& each) {
     if (each.bounds.least_seconds >= best_seconds()) {
       ++result_.bounded;
       return;
@@ -184,19 +180,8 @@ class Search {
       return;
     }
     const double before = best_seconds();
-    predict_choice(each, next_after(order, number));
+    predict_choice(each);
     without_success_ = best_seconds() < before || result_.best.empty() ? 0 : without_success_ + 1;
-  }
-
-  // Returns the choice that is predicted next, as far as is known now; null if there is none.
-  const Choice* next_after(const std::vector<Ranked>& order, std::size_t number) const {
-    for (std::size_t i = number + 1; i < order.size(); ++i) {
-      const bool is_left_out = order[i].bounds.least_seconds >= best_seconds() ||
-                               has_too_many_rows(order[i].choice) ||
-                               is_probably_too_large(order[i]);
-      if (!is_left_out) return &order[i].choice;
-    }
-    return nullptr;
   }
 
   // A plan that did not fit does not fit with more rows in a micro-batch either, as long as every
@@ -244,61 +229,24 @@ class Search {
   // @param is_trial says that nobody hears why the plan is refused.
   std::optional<Candidate> predicted(Plan plan, const Choice& choice, const ModuleRecord& record,
                                      bool is_trial = false) {
-    Attempt attempt = attempted(std::move(plan), choice, record);
-    if (!attempt.candidate && !is_trial) refuse(attempt.problem);
-    return std::move(attempt.candidate);
-  }
-
-  // A prediction, or why the plan cannot be carried out.
-  struct Attempt {
-    std::optional<Candidate> candidate{};
-    std::string problem{};
-  };
-
-  // Changes nothing of the search, so that it may run beside it.
-  Attempt attempted(Plan plan, const Choice& choice, const ModuleRecord& record) const {
     Candidate candidate = {
         .plan = std::move(plan), .rows = choice.rows, .recomputed = choice.recomputed};
     const auto problems =
         plan_problems(candidate.plan,
                       {.ranks = static_cast<int>(choice.pipe * choice.data * choice.shared.size()),
                        .entry = entry_for(candidate.plan)});
-    if (!problems.empty()) return {.problem = problems.front().text};
+    if (!problems.empty()) {
+      if (!is_trial) refuse(problems.front().text);
+      return {};
+    }
     try {
       candidate.prediction = predict::predict(record, candidate.plan, cluster_, training_.options);
     } catch (const UsageError& error) {  // such as fewer places than stages
-      return {.problem = error.what()};
+      if (!is_trial) refuse(error.what());
+      return {};
     }
     candidate.fits = fits(candidate);
-    return {.candidate = std::move(candidate)};
-  }
-
-  // A prediction that runs in a thread of its own.
-  struct Ahead {
-    Choice choice;
-    std::future<Attempt> attempt;
-  };
-
-  std::optional<Ahead> begin(const Choice& choice) {
-    const ModuleRecord& record = records_.record(choice.shared, choice.rows);
-    return Ahead{
-        .choice = choice,
-        .attempt = std::async(std::launch::async, [this, choice, &record, plan = plan_of(choice)] {
-          return attempted(plan, choice, record);
-        })};
-  }
-
-  // Predicts a plan while a second thread predicts the one that probably follows. What is predicted
-  // in vain changes nothing.
-  // @param next may be null.
-  std::optional<Candidate> predicted_beside(const Choice& choice, const Choice* next) {
-    std::optional<Ahead> present = std::exchange(ahead_, {});
-    if (present && present->choice != choice) present.reset();
-    if (has_two_cores_ && has_one_kind_ && next != nullptr) ahead_ = begin(*next);
-    if (!present) return predicted(choice, records_.record(choice.shared, choice.rows));
-    Attempt attempt = present->attempt.get();
-    if (!attempt.candidate) refuse(attempt.problem);
-    return std::move(attempt.candidate);
+    return candidate;
   }
 
   // Returns how many bytes a rank may use.
@@ -367,9 +315,9 @@ class Search {
     return is_better(*best, *even) ? best : even;
   }
 
-  void predict_choice(const Ranked& ranked, const Choice* next) {
+  void predict_choice(const Ranked& ranked) {
     const Choice& choice = ranked.choice;
-    auto candidate = predicted_beside(choice, next);
+    auto candidate = predicted(choice, records_.record(choice.shared, choice.rows));
     ++result_.predicted;
     if (!candidate) return;
     if (!candidate->fits) {
@@ -548,7 +496,6 @@ class Search {
     return each.device == cluster_.hosts.front().device;
   });
   double largest_limit_ = 0;  // bytes that a rank on the device with most memory may use
-  bool has_two_cores_ = std::thread::hardware_concurrency() > 1;
   RecordTable& records_;
   BoundTable bounds_;
   std::vector<Ranked> order_;
@@ -564,7 +511,6 @@ class Search {
   std::vector<std::pair<Choice, std::int64_t>> too_many_rows_;
   std::set<std::pair<SharedAxes, std::int64_t>> refused_;  // and rows
   SearchResult result_;
-  std::optional<Ahead> ahead_;  // the last member: it waits for a thread that reads the others
 };
 
 }  // namespace
