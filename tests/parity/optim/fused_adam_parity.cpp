@@ -4,6 +4,7 @@
 #include <trireme/optim/fused_adam.h>
 
 #include <nlohmann/json.hpp>
+#include <tests/parity/optim/optimizer_steps.h>
 #include <torch/torch.h>
 
 #include <iostream>
@@ -14,15 +15,6 @@
 namespace {
 
 using nlohmann::json;
-
-at::Tensor tensor_of(const json& values) {
-  return torch::tensor(values.get<std::vector<double>>(), torch::kDouble).to(torch::kFloat);
-}
-
-std::vector<double> values_of(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.to(torch::kDouble);
-  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
-}
 
 template <typename Options>
 Options read(const json& options) {
@@ -37,7 +29,7 @@ Options read(const json& options) {
 json steps_of(const json& request) {
   std::vector<at::Tensor> parameters;
   for (const json& values : request.at("parameters")) {
-    parameters.push_back(tensor_of(values).requires_grad_());
+    parameters.push_back(trireme::test::tensor_of(values, torch::kFloat).requires_grad_());
   }
   const json& options = request.at("options");
   std::unique_ptr<torch::optim::Optimizer> optimizer;
@@ -46,17 +38,7 @@ json steps_of(const json& request) {
   } else {
     optimizer = trireme::fused_adam(parameters, read<torch::optim::AdamOptions>(options));
   }
-  json steps = json::array();
-  for (const json& gradients : request.at("gradients")) {
-    for (std::size_t number = 0; number < parameters.size(); ++number) {
-      parameters[number].mutable_grad() = tensor_of(gradients.at(number));
-    }
-    optimizer->step();
-    json after = json::array();
-    for (const at::Tensor& parameter : parameters) after.push_back(values_of(parameter.detach()));
-    steps.push_back(after);
-  }
-  return steps;
+  return trireme::test::parameters_after_steps(*optimizer, parameters, request.at("gradients"));
 }
 
 }  // namespace

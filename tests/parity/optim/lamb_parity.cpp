@@ -4,24 +4,13 @@
 #include <trireme/optim/lamb.h>
 
 #include <nlohmann/json.hpp>
+#include <tests/parity/optim/optimizer_steps.h>
 #include <torch/torch.h>
 
 #include <iostream>
 #include <vector>
 
-namespace {
-
 using nlohmann::json;
-
-at::Tensor tensor_of(const json& values) {
-  return torch::tensor(values.get<std::vector<double>>(), torch::kDouble);
-}
-
-std::vector<double> values_of(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<double>(), tensor.const_data_ptr<double>() + tensor.numel()};
-}
-
-}  // namespace
 
 int main() {
   const json input = json::parse(std::cin);
@@ -38,20 +27,12 @@ int main() {
                     .weight_decay = options.at("weight_decay").get<double>(),
                     .largest_norm = options.at("largest_norm").get<double>()};
     for (const json& values : group.at("parameters")) {
-      parameters.push_back(tensor_of(values).requires_grad_());
+      parameters.push_back(trireme::test::tensor_of(values, torch::kDouble).requires_grad_());
       made.parameters.push_back(parameters.back());
     }
   }
   const auto optimizer = trireme::lamb(groups);
-  json steps = json::array();
-  for (const json& gradients : input.at("gradients")) {
-    for (std::size_t number = 0; number < parameters.size(); ++number) {
-      parameters[number].mutable_grad() = tensor_of(gradients.at(number));
-    }
-    optimizer->step();
-    json after = json::array();
-    for (const at::Tensor& parameter : parameters) after.push_back(values_of(parameter.detach()));
-    steps.push_back(after);
-  }
+  const json steps =
+      trireme::test::parameters_after_steps(*optimizer, parameters, input.at("gradients"));
   std::cout << steps.dump() << '\n';
 }

@@ -19,10 +19,10 @@
 #include <gtest/gtest.h>
 #include <tests/ranks/checks.h>
 #include <tests/ranks/close_tensors.h>
+#include <tests/ranks/tensor/mixture_training.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -97,10 +97,7 @@ torch::Tensor loss_of(models::MixtureGPT& model, std::int64_t first, std::int64_
 }
 
 Plan plan_for(const models::MixtureGPT& model, std::vector<MeshAxis> mesh) {
-  Plan plan = {.mesh = std::move(mesh), .layouts = expert_layouts(*model)};
-  if (std::ranges::find(plan.mesh, "tensor", &MeshAxis::name) != plan.mesh.end()) {
-    plan.layouts = join({plan.layouts, transformer_layouts(*model)});
-  }
+  Plan plan = test::plan_of_mixture(model, std::move(mesh));
   plan.broadcast_buffers = false;  // each rank counts the tokens of its own rows
   return plan;
 }
@@ -176,42 +173,14 @@ TEST(DroplessExperts, WithOtherAxes) {
   }
 }
 
-// The parameters after some steps of AdamW, on the same rows in every case.
-std::vector<torch::Tensor> trained(const Plan& plan, const comm::Group& ranks,
-                                   const comm::Group& all) {
-  auto model = dropless({});
-  comm::barrier(all);
-  Parallelized parallelized = parallelize(*model, plan, ranks);
-  torch::optim::AdamW optimizer(model->parameters(), 1e-3);
-  parallelized.shard(optimizer);
-  const std::int64_t rows = 8 / parallelized.data_group().size();
-  for (int step = 0; step < 3; ++step) {
-    optimizer.zero_grad();
-    loss_of(model, parallelized.data_group().rank() * rows, rows).backward();
-    optimizer.step();
-  }
-  parallelized.gather_parameters();
-  std::vector<torch::Tensor> parameters;
-  for (const auto& parameter : model->parameters()) {
-    parameters.push_back(full(parameter.detach()).clone());
-  }
-  return parameters;
-}
-
 TEST(DroplessExperts, TrainsWithDataParallelismAndZero) {
-  run_ranks(4, [](const comm::Group& group) {
-    Plan alone;
-    alone.broadcast_buffers = false;
-    const auto expected = trained(alone, comm::Group::self(), group);
-    for (const int level : {0, 1, 2, 3}) {
-      Plan plan = plan_for(dropless({}), {{"data", 2}, {"expert", 2}});
-      plan.zero_level = level;
-      const auto parameters = trained(plan, group, group);
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        // AdamW scales up the gradients of the biases of keys, which are zero but for rounding.
-        EXPECT_LE(testing::largest(parameters[i] - expected[i]), 1e-9) << level << ": " << i;
-      }
-    }
+  const test::MixtureTraining training = {
+      .make = [] { return dropless({}); },
+      .loss_of = [](models::MixtureGPT& model, std::int64_t begin,
+                    std::int64_t rows) { return loss_of(model, begin, rows); },
+      .rows = 8};
+  run_ranks(4, [&](const comm::Group& group) {
+    test::expect_same_training_at_every_zero_level(training, group);
   });
 }
 

@@ -17,10 +17,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tests/ranks/close_tensors.h>
+#include <tests/ranks/tensor/mixture_training.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -89,14 +89,6 @@ torch::Tensor loss_of(models::MixtureGPT& model, const Case& one, std::int64_t f
   return loss_of(model, tokens_of(first, rows), tokens_of(first, rows, 3), one.flattens);
 }
 
-Plan plan_for(const models::MixtureGPT& model, std::vector<MeshAxis> mesh) {
-  Plan plan = {.mesh = std::move(mesh), .layouts = expert_layouts(*model)};
-  if (std::ranges::find(plan.mesh, "tensor", &MeshAxis::name) != plan.mesh.end()) {
-    plan.layouts = join({plan.layouts, transformer_layouts(*model)});
-  }
-  return plan;
-}
-
 void expect_same_gradients(const models::MixtureGPT& model, const models::MixtureGPT& expected,
                            const std::string& name) {
   const auto parameters = model->named_parameters();
@@ -117,7 +109,7 @@ void expect_same(const Case& one, std::vector<MeshAxis> mesh, const comm::Group&
   comm::barrier(group);  // parallelize sets the generator of all threads
   const torch::Tensor expected = loss_of(plain, one, 0, one.rows);
   expected.backward();
-  Parallelized parallelized = parallelize(*cut, plan_for(cut, std::move(mesh)), group);
+  Parallelized parallelized = parallelize(*cut, test::plan_of_mixture(cut, std::move(mesh)), group);
   const std::int64_t rows = one.rows / parallelized.data_group().size();
   const auto loss = loss_of(cut, one, parallelized.data_group().rank() * rows, rows);
   loss.backward();
@@ -195,42 +187,14 @@ TEST(ExpertParallel, ExpertsMayBeShardedAlongTensor) {
   });
 }
 
-// The parameters after some steps of AdamW, on the same rows in every case.
-std::vector<torch::Tensor> trained(const Plan& plan, const comm::Group& ranks,
-                                   const comm::Group& all) {
-  const Case one;
-  auto model = mixture(one);
-  comm::barrier(all);
-  Parallelized parallelized = parallelize(*model, plan, ranks);
-  torch::optim::AdamW optimizer(model->parameters(), 1e-3);
-  parallelized.shard(optimizer);
-  const std::int64_t rows = one.rows / parallelized.data_group().size();
-  for (int step = 0; step < 3; ++step) {
-    optimizer.zero_grad();
-    loss_of(model, one, parallelized.data_group().rank() * rows, rows).backward();
-    optimizer.step();
-  }
-  parallelized.gather_parameters();
-  std::vector<torch::Tensor> parameters;
-  for (const auto& parameter : model->parameters()) {
-    parameters.push_back(full(parameter.detach()).clone());
-  }
-  return parameters;
-}
-
 TEST(ExpertParallel, TrainsWithDataParallelismAndZero) {
-  run_ranks(4, [](const comm::Group& group) {
-    const auto expected = trained({}, comm::Group::self(), group);
-    for (const int level : {0, 1, 2, 3}) {
-      Plan plan = plan_for(mixture({}), {{"data", 2}, {"expert", 2}});
-      plan.zero_level = level;
-      const auto parameters = trained(plan, group, group);
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        // AdamW scales up the gradients of the biases of keys, which are zero but for rounding.
-        EXPECT_LE((parameters[i] - expected[i]).abs().max().item<double>(), 1e-9)
-            << "ZeRO " << level << ": " << i;
-      }
-    }
+  const test::MixtureTraining training = {
+      .make = [] { return mixture({}); },
+      .loss_of = [](models::MixtureGPT& model, std::int64_t begin,
+                    std::int64_t rows) { return loss_of(model, {}, begin, rows); },
+      .rows = Case().rows};
+  run_ranks(4, [&](const comm::Group& group) {
+    test::expect_same_training_at_every_zero_level(training, group);
   });
 }
 
@@ -240,7 +204,7 @@ TEST(ExpertParallel, TrainingStepRunsItWithAndWithoutStages) {
       const Case one = {.flattens = true};
       auto plain = mixture(one);
       auto model = mixture(one);
-      Plan plan = plan_for(model, {{"expert", 2}});
+      Plan plan = test::plan_of_mixture(model, {{"expert", 2}});
       plan.micro_batches = 2;
       plan.recompute = {"blocks.*"};
       if (has_stages) plan.mesh = {{"pipe", 2}, {"expert", 2}};
@@ -270,7 +234,8 @@ TEST(ExpertParallel, ARankHasOnlyItsExperts) {
     const Case one;
     auto model = mixture(one);
     comm::barrier(group);
-    const Parallelized parallelized = parallelize(*model, plan_for(model, {{"expert", 4}}), group);
+    const Parallelized parallelized =
+        parallelize(*model, test::plan_of_mixture(model, {{"expert", 4}}), group);
     torch::optim::AdamW optimizer(model->parameters(), 1e-3);
     loss_of(model, one, 0, one.rows).backward();
     optimizer.step();
@@ -304,7 +269,8 @@ TEST(ExpertParallel, InputsMayBeTheRowsOfARank) {
     auto cut = mixture(one);
     comm::barrier(group);
     loss_of(plain, one, 0, one.rows).backward();
-    const Parallelized parallelized = parallelize(*cut, plan_for(cut, {{"expert", 2}}), group);
+    const Parallelized parallelized =
+        parallelize(*cut, test::plan_of_mixture(cut, {{"expert", 2}}), group);
     const Layout by_rows(parallelized.mesh(), {{"expert", Shard{0}}});
     const std::int64_t first = group.rank() * one.rows / 2;
     const auto part = [&](std::int64_t step) {
@@ -319,7 +285,8 @@ TEST(ExpertParallel, PlainInputsMustBeTheSameOnAllRanks) {
   const auto thrown = testing::run_ranks_catching(2, [](const comm::Group& group) {
     auto model = mixture({});
     comm::barrier(group);
-    const Parallelized parallelized = parallelize(*model, plan_for(model, {{"expert", 2}}), group);
+    const Parallelized parallelized =
+        parallelize(*model, test::plan_of_mixture(model, {{"expert", 2}}), group);
     loss_of(model, {}, std::int64_t{4} * group.rank(), 4).backward();
   });
   for (const auto& each : thrown) {
@@ -333,7 +300,8 @@ TEST(ExpertParallel, RoutingWithoutCapacityIsRefused) {
         .gpt = {.vocabulary = kVocabulary, .sequence = 16, .hidden = 16, .layers = 2, .heads = 4},
         .experts = 4,
         .is_dropless = true});
-    const Parallelized parallelized = parallelize(*model, plan_for(model, {{"expert", 2}}), group);
+    const Parallelized parallelized =
+        parallelize(*model, test::plan_of_mixture(model, {{"expert", 2}}), group);
     model->forward(tokens_of(0, 8));
   });
   for (const auto& each : thrown) {
@@ -442,7 +410,7 @@ Explanation explained(std::int64_t rows, std::int64_t experts, int ranks) {
   models::MixtureGPT model(models::MixtureOptions{
       .gpt = {.vocabulary = 512, .sequence = 64, .hidden = 64, .layers = 2, .heads = 4},
       .experts = experts});
-  const Plan plan = plan_for(model, {{"expert", ranks}});
+  const Plan plan = test::plan_of_mixture(model, {{"expert", ranks}});
   const auto tokens = torch::zeros({rows, 64}, torch::kLong);
   return predict::explain(*model, plan,
                           [&] { return loss_of(model, tokens, tokens, /*flattens=*/false); });
