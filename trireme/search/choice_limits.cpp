@@ -155,18 +155,6 @@ class LimitFinder {
 
 }  // namespace
 
-const cluster::DeviceKind& device_with(const cluster::Cluster& cluster, bool is_most_memory) {
-  const cluster::DeviceKind* found = nullptr;
-  for (const cluster::Hosts& hosts : cluster.hosts) {
-    const cluster::DeviceKind& kind = cluster.device(hosts.device);
-    const bool has_more = found == nullptr || kind.memory_gib > found->memory_gib;
-    if (found == nullptr || (kind.memory_gib != found->memory_gib && has_more == is_most_memory)) {
-      found = &kind;
-    }
-  }
-  return *found;
-}
-
 ChoiceLimits choice_limits(const Training& training, std::int64_t ranks,
                            const cluster::Cluster& cluster, const Constraints& constraints,
                            double memory_limit, RecordTable& records, BoundTable& bounds) {

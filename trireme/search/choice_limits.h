@@ -21,7 +21,4 @@ ChoiceLimits choice_limits(const Training& training, std::int64_t ranks,
                            const cluster::Cluster& cluster, const Constraints& constraints,
                            double memory_limit, RecordTable& records, BoundTable& bounds);
 
-/// Returns the kind of device with the most memory in a cluster, or with the least.
-const cluster::DeviceKind& device_with(const cluster::Cluster& cluster, bool is_most_memory);
-
 }  // namespace trireme::search

@@ -50,7 +50,7 @@ class Search {
     result_.memory_limit = memory_limit();
     largest_limit_ = constraints_.memory_gib > 0
                          ? result_.memory_limit
-                         : kUsable * device_with(cluster_, true).memory_gib * cluster::kGiB;
+                         : kUsable * device_with(true).memory_gib * cluster::kGiB;
     const ChoiceLimits limits = choice_limits(training_, ranks_, cluster_, constraints_,
                                               result_.memory_limit, records_, bounds_);
     result_.without_tensor = limits.without_tensor;
@@ -69,9 +69,22 @@ class Search {
     return make_plan(choice, training_.base, records_.layouts(choice.shared), repeated_);
   }
 
+  const cluster::DeviceKind& device_with(bool is_most_memory) const {
+    const cluster::DeviceKind* found = nullptr;
+    for (const cluster::Hosts& hosts : cluster_.hosts) {
+      const cluster::DeviceKind& kind = cluster_.device(hosts.device);
+      const bool has_more = found == nullptr || kind.memory_gib > found->memory_gib;
+      if (found == nullptr ||
+          (kind.memory_gib != found->memory_gib && has_more == is_most_memory)) {
+        found = &kind;
+      }
+    }
+    return *found;
+  }
+
   // Of the smallest device.
   double memory_limit() const {
-    const cluster::DeviceKind* const smallest = &device_with(cluster_, false);
+    const cluster::DeviceKind* const smallest = &device_with(false);
     const double there = smallest->memory_gib;
     if (constraints_.memory_gib > there) {
       throw UsageError(join_message("memory_gib=", constraints_.memory_gib, " is more than the ",

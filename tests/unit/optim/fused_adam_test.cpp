@@ -149,6 +149,21 @@ TEST(FusedAdam, CountsTheStepsOfEachParameter) {
   }
 }
 
+// As tied parameters are in `parameters()` of a module: each step follows from the one before.
+TEST(FusedAdam, StepsAParameterAsOftenAsItIsListed) {
+  const at::Tensor own = torch::ones({70}, at::kDouble).requires_grad_();
+  const at::Tensor expected = torch::ones({70}, at::kDouble).requires_grad_();
+  const auto fused = fused_adamw({own, own}, 0.02);
+  torch::optim::AdamW plain({expected, expected}, AdamWOptions(0.02));
+  for (int step = 0; step < 3; ++step) {
+    own.mutable_grad() = torch::linspace(1, 2, 70, at::kDouble) - step;
+    expected.mutable_grad() = own.grad().clone();
+    fused->step();
+    plain.step();
+  }
+  EXPECT_TRUE(torch::allclose(own, expected, 1e-14, 1e-14));
+}
+
 TEST(FusedAdam, ReturnsTheLossOfItsClosure) {
   const at::Tensor parameter = torch::ones({3}).requires_grad_();
   const auto optimizer = fused_adamw({parameter}, AdamWOptions(0.1).weight_decay(0));
