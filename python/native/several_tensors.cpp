@@ -17,6 +17,11 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+// Backends return no work where the options say that the call blocks.
+void wait_for(const WorkPtr& work) {
+  if (work) work->wait();
+}
+
 WorkPtr completed(comm::OperationKind kind, int rank, Tensors results) {
   comm::Operation operation = {.kind = kind};
   operation.results = std::move(results);
@@ -72,7 +77,7 @@ WorkPtr all_reduce_several(c10d::Backend& backend, const Tensors& tensors,
     at::Tensor total = tensors.front().clone(at::MemoryFormat::Contiguous);
     for (std::size_t i = 1; i < tensors.size(); ++i) comm::combine(total, tensors[i], op);
     Tensors only = {total};
-    backend.allreduce(only, options)->wait();
+    wait_for(backend.allreduce(only, options));
     for (const at::Tensor& tensor : tensors) tensor.copy_(total);
   }
   return completed(comm::OperationKind::kAllReduce, backend.getRank(), tensors);
@@ -83,7 +88,7 @@ WorkPtr broadcast_several(c10d::Backend& backend, const Tensors& tensors,
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor& root = tensors[static_cast<std::size_t>(options.rootTensor)];
   Tensors only = {root};
-  backend.broadcast(only, options)->wait();
+  wait_for(backend.broadcast(only, options));
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_same(root)) tensor.copy_(root);
   }
@@ -97,7 +102,7 @@ WorkPtr all_gather_several(c10d::Backend& backend, const std::vector<Tensors>& o
   std::vector<std::int64_t> sizes = own.sizes().vec();
   sizes.front() *= backend.getSize();
   at::Tensor all = at::empty(sizes, own.options());
-  backend._allgather_base(all, own, options)->wait();
+  wait_for(backend._allgather_base(all, own, options));
   for (const Tensors& list : outputs) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       list[i].copy_(all[static_cast<std::int64_t>(i)].view(list[i].sizes()));

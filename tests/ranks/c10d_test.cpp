@@ -16,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <chrono>
 #include <thread>
 
 namespace trireme::comm {
@@ -57,6 +58,44 @@ TEST(ReduceScatterOfLists, RefusesPiecesOfSeveralDtypes) {
         {at::zeros({4}), at::zeros({4}, group.rank() == 0 ? at::kByte : at::kLong)}};
     if (group.rank() == 1) std::swap(lists[0][0], lists[0][1]);
     EXPECT_THROW(group.backend()->reduce_scatter(outputs, lists), UsageError);
+  });
+}
+
+TEST(BlockingCalls, ReturnNoWorkOutsideOfCoalescing) {
+  run_ranks(2, [](const Group& group) {
+    const auto backend = group.backend();
+    c10d::AllreduceOptions options;
+    options.asyncOp = false;
+    // The second tensor is strided, so that its sum is copied back.
+    for (const at::Tensor& tensor :
+         {at::full({3}, group.rank() + 1), at::full({3, 2}, group.rank() + 1).select(1, 0)}) {
+      std::vector<at::Tensor> tensors = {tensor};
+      EXPECT_EQ(backend->allreduce(tensors, options), nullptr);
+      EXPECT_TRUE(at::equal(tensor, at::full({3}, 3)));
+    }
+    c10d::AllreduceCoalescedOptions together;
+    together.asyncOp = false;
+    std::vector<at::Tensor> several = {at::full({2}, group.rank()), at::full({4}, group.rank())};
+    EXPECT_EQ(backend->allreduce_coalesced(several, together), nullptr);
+    EXPECT_TRUE(at::equal(several[1], at::full({4}, 1)));
+    EXPECT_EQ(backend->getSequenceNumberForGroup(), 4);
+
+    backend->startCoalescing();
+    std::vector<at::Tensor> tensors = {at::full({3}, group.rank() + 1)};
+    EXPECT_NE(backend->allreduce(tensors, options), nullptr);
+    backend->endCoalescing()->wait();
+    EXPECT_TRUE(at::equal(tensors[0], at::full({3}, 3)));
+  });
+}
+
+TEST(BlockingCalls, ThrowTheFailureOfTheOperation) {
+  run_ranks(2, [](Group group) {
+    const auto backend = group.backend();
+    backend->setTimeout(std::chrono::milliseconds(50));
+    c10d::AllreduceOptions options;
+    options.asyncOp = false;
+    std::vector<at::Tensor> tensors = {at::full({3}, group.rank())};
+    if (group.rank() == 0) EXPECT_THROW(backend->allreduce(tensors, options), CommError);
   });
 }
 

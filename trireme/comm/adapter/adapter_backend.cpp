@@ -96,15 +96,15 @@ WorkPtr AdapterBackend::start(Operation operation, bool is_async, std::chrono::m
   // A record begins with its work, so a profiled operation gets one before it runs.
   const bool may_run_here = !is_async && !coalesced_ && operation.profiling_title == nullptr;
   if (may_run_here && connection_->try_run(operation)) {
-    auto done = c10::make_intrusive<PendingOperation>(std::move(operation), getRank());
-    done->complete(nullptr);
-    return done;
+    operation.copy_back();
+    return nullptr;
   }
   WorkPtr work = connection_->submit(std::move(operation));
   if (coalesced_) {
     coalesced_->push_back(work);
   } else if (!is_async) {
     work->wait();
+    return nullptr;
   }
   return work;
 }
@@ -124,10 +124,12 @@ WorkPtr AdapterBackend::start_all(std::vector<Operation> operations, const Optio
   }
   auto work = c10::make_intrusive<CoalescedWork>(getRank(), title, tensors);
   for (Operation& operation : operations) {
-    work->add(start(std::move(operation), options.asyncOp, options.timeout, !has_one_record));
+    WorkPtr one = start(std::move(operation), options.asyncOp, options.timeout, !has_one_record);
+    if (one) work->add(std::move(one));
   }
-  if (!options.asyncOp && !coalesced_) work->wait(kNoTimeout);  // ends the record
-  return work;
+  if (options.asyncOp || coalesced_) return work;
+  work->wait(kNoTimeout);  // ends the record
+  return nullptr;
 }
 
 WorkPtr AdapterBackend::endCoalescing() {

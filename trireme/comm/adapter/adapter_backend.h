@@ -19,9 +19,11 @@
 namespace trireme::comm {
 
 /// Accepts tensors of any strides and dtype, and copies those that the engine cannot use directly.
-/// A call starts an operation and returns. If `asyncOp` in the options is false, it blocks until
-/// the operation is done. Wrong arguments throw UsageError before anything is sent. Later failures
-/// are thrown by Work::wait.
+/// A call starts an operation and returns its work. If `asyncOp` in the options is false, it blocks
+/// until the operation is done and returns null, as ProcessGroupNCCL does: for small tensors a work
+/// costs more than the operation. Between startCoalescing and endCoalescing all calls return works.
+/// Wrong arguments throw UsageError before anything is sent. Later failures are thrown by
+/// Work::wait, or by the call that blocks.
 /// Thread-safety: safe, with two limits. All ranks must start collectives in the same order, and
 /// coalescing belongs to one thread.
 class AdapterBackend final : public c10d::Backend {
@@ -90,9 +92,10 @@ class AdapterBackend final : public c10d::Backend {
   Operation reduce_scatter_of(const at::Tensor& output, const at::Tensor& input,
                               const c10d::ReduceOp& op) const;
 
+  // Starts an operation and returns its work, or carries it out and returns null.
   WorkPtr start(Operation operation, bool is_async = true,
                 std::chrono::milliseconds timeout = kNoTimeout, bool is_profiled = true);
-  // Starts all operations, which have been checked, and returns them as one work.
+  // Does the same for all operations, which have been checked, as one work.
   template <typename Options>
   WorkPtr start_all(std::vector<Operation> operations, const Options& options);
 

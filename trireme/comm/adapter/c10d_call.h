@@ -16,7 +16,7 @@ namespace trireme::comm {
 /// Starts the operation on a c10d backend. Its buffers must be blocks. Data that is only moved
 /// travels as bytes, so every backend carries every dtype.
 /// @param is_async false if the caller waits at once. Some backends then finish the operation
-/// before they return.
+/// before they return, and return null.
 c10::intrusive_ptr<c10d::Work> start_on(c10d::Backend& backend, const Operation& operation,
                                         bool is_async = true);
 

@@ -34,6 +34,12 @@ def _blocking(options: Any, **fields: Any) -> Any:
     return options
 
 
+def _wait(work: Any) -> None:
+    """Waits for a call that blocks, unless its backend has no work for one that is done."""
+    if work is not None:
+        work.wait()
+
+
 _GATHER = _blocking(AllgatherOptions())
 _ALL_TO_ALL = _blocking(AllToAllOptions())
 _REDUCE = {op: _blocking(AllreduceOptions(), reduceOp=reduction) for op, reduction in _REDUCTIONS.items()}
@@ -50,7 +56,7 @@ class Executor:
 
     def all_gather_into(self, output: torch.Tensor, own: torch.Tensor) -> None:
         """Writes the contiguous CPU tensor of each rank, of the same number of elements, to the output."""
-        self.backend._allgather_base(output, own, _GATHER).wait()
+        _wait(self.backend._allgather_base(output, own, _GATHER))
 
     def all_gather(self, own: torch.Tensor) -> torch.Tensor:
         """Returns [size, …]: the contiguous CPU tensor of each rank, of the same shape."""
@@ -99,7 +105,7 @@ class Executor:
         elif kind == "broadcast":
             options = _blocking(BroadcastOptions(), rootRank=handle.call.root)
             for tensor in tensors:
-                self.backend.broadcast([tensor], options).wait()
+                _wait(self.backend.broadcast([tensor], options))
             handle.results = tensors
         elif kind == "alltoall":
             handle.results = self._all_to_all(tensors[0], handle.splits or [])
@@ -129,7 +135,7 @@ class Executor:
 
     def _all_reduce_dense(self, tensors: list[torch.Tensor], op: Op) -> None:
         if len(tensors) == 1:
-            self.backend.allreduce(tensors, _REDUCE[op]).wait()
+            _wait(self.backend.allreduce(tensors, _REDUCE[op]))
             return
         if self._fuses:
             small = [tensor for tensor in tensors if tensor.nbytes <= _FUSED_TENSOR_BYTES]
@@ -140,10 +146,10 @@ class Executor:
                     total, count = total + small[count].nbytes, count + 1
                 fused, small = small[:count], small[count:]
                 buffer = torch.cat([tensor.view(-1) for tensor in fused])
-                self.backend.allreduce([buffer], _REDUCE[op]).wait()
+                _wait(self.backend.allreduce([buffer], _REDUCE[op]))
                 torch._foreach_copy_([tensor.view(-1) for tensor in fused], list(buffer.split([tensor.numel() for tensor in fused])))
         if tensors:
-            self.backend.allreduce_coalesced(tensors, _REDUCE_TOGETHER[op]).wait()
+            _wait(self.backend.allreduce_coalesced(tensors, _REDUCE_TOGETHER[op]))
 
     def _rows_of(self, tensors: list[torch.Tensor]) -> list[list[int]]:
         """Returns, for each tensor, its rows on every rank."""
@@ -159,16 +165,16 @@ class Executor:
             everything = self.all_gather(padded)
             torch.cat([everything[rank, :count] for rank, count in enumerate(rows)], out=output)
         else:
-            self.backend.allgather([list(output.split(rows))], [tensor], _GATHER).wait()
+            _wait(self.backend.allgather([list(output.split(rows))], [tensor], _GATHER))
         return output
 
     def _all_to_all(self, tensor: torch.Tensor, splits: list[int]) -> list[torch.Tensor]:
         """Returns what was received, and the rows that came from each rank."""
         sent, received = torch.tensor(splits), torch.empty(self.size, dtype=torch.int64)
-        self.backend.alltoall_base(received, sent, [], [], _ALL_TO_ALL).wait()
+        _wait(self.backend.alltoall_base(received, sent, [], [], _ALL_TO_ALL))
         counts = received.tolist()
         output = tensor.new_empty((sum(counts), *tensor.shape[1:]))
-        self.backend.alltoall_base(output, tensor, counts, splits, _ALL_TO_ALL).wait()
+        _wait(self.backend.alltoall_base(output, tensor, counts, splits, _ALL_TO_ALL))
         return [output, received]
 
     def _reduce_scatter(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
@@ -183,7 +189,7 @@ class Executor:
                 part[:piece.shape[0]] = piece
             scaled = parts.flatten(0, 1)
         output = tensor.new_empty((longest, *tensor.shape[1:]))
-        self.backend._reduce_scatter_base(output, scaled, _REDUCE_SCATTER[call.reduction]).wait()
+        _wait(self.backend._reduce_scatter_base(output, scaled, _REDUCE_SCATTER[call.reduction]))
         output = output[:counts[self.rank]]
         return output * call.postscale if call.postscale != 1.0 else output
 

@@ -94,7 +94,8 @@ Phases::Works Phases::begin(Phase phase, std::span<const Operation> operations, 
   try {
     for (Operation operation : operations) {
       operation.timeout = remaining();
-      works.push_back(start_on(*backend, operation, is_async));
+      auto work = start_on(*backend, operation, is_async);
+      if (work) works.push_back(std::move(work));  // else it is done
     }
   } catch (const UsageError&) {
     throw;  // refused, on every rank alike, and nothing has happened
