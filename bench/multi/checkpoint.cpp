@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -42,7 +43,7 @@ Options parse(int argc, char** argv) {
   CLI::App app("Times checkpoints.");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--what", options.what)
-      ->check(CLI::IsMember({"save", "load", "stall", "memcpy", "disk"}));
+      ->check(CLI::IsMember({"save", "load", "stall", "step", "memcpy", "disk"}));
   app.add_option("--folder", options.folder)->required();
   app.add_option("--megabytes", options.megabytes, "of each rank");
   app.add_option("--times", options.times, "an odd number");
@@ -117,6 +118,67 @@ double time_of(const Options& options, const trireme::World& world,
   return median(seconds);
 }
 
+// The work of forward and backward of a network whose weights are the parts: three products for
+// each.
+class StepWork {
+ public:
+  explicit StepWork(const std::vector<checkpoint::TensorPart>& parts) {
+    const auto side = static_cast<std::int64_t>(std::sqrt(parts.front().local.numel()));
+    for (const auto& part : parts) {
+      weights_.push_back(part.local.narrow(0, 0, side * side).view({side, side}));
+    }
+    rows_ = torch::randn({kRows, side});
+    gradient_ = torch::empty({side, side});
+  }
+
+  void run() {
+    const torch::NoGradGuard no_grad;
+    for (const at::Tensor& weight : weights_) {
+      at::mm_out(result_, rows_, weight);
+      at::mm_out(result_, rows_, weight.t());
+      at::mm_out(gradient_, rows_.t(), result_);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kRows = 32;
+  std::vector<at::Tensor> weights_;
+  at::Tensor rows_;
+  at::Tensor result_ = torch::empty({0});
+  at::Tensor gradient_;
+};
+
+// Seconds that a step after an asynchronous save waits for it (`stall`), or seconds that it takes
+// longer than a step without (`step`): the writing thread needs a processor, too.
+double measure_steps(const Options& options, const trireme::World& world,
+                     const checkpoint::SaveOptions& save,
+                     const std::vector<checkpoint::TensorPart>& parts) {
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  checkpoint::AsyncSaver saver(world.group);
+  StepWork work(parts);
+  std::vector<double> seconds;
+  for (int i = 0; i <= options.times; ++i) {
+    trireme::comm::barrier(world.group);
+    auto began = Clock::now();
+    work.run();
+    const Seconds plain = Clock::now() - began;
+    trireme::comm::barrier(world.group);
+    began = Clock::now();
+    saver.save(save, parts, {.epoch = 0, .step = i + 1}, checkpoint::Copying::kBeforeChange);
+    const Seconds saving = Clock::now() - began;
+    work.run();
+    const auto before = Clock::now();
+    saver.before_change();
+    const auto ended = Clock::now();
+    const Seconds waited = saving + (ended - before);
+    const Seconds longer = ended - began - plain;
+    if (i > 0) seconds.push_back((options.what == "stall" ? waited : longer).count());
+    saver.finish();
+  }
+  return median(seconds);
+}
+
 double measure(const Options& options, const trireme::World& world) {
   const auto parts = make_parts(options, world);
   const checkpoint::SaveOptions save{.folder = options.folder, .prefix = "bench", .keep = 1};
@@ -132,11 +194,8 @@ double measure(const Options& options, const trireme::World& world) {
       for (const auto& part : parts) reader.read(part.section, part.name, part.slice);
     });
   }
-  if (options.what == "stall") {
-    checkpoint::AsyncSaver saver(world.group);
-    return time_of(
-        options, world, [&] { saver.save(save, parts, {.epoch = 0, .step = ++step}); },
-        [&] { saver.finish(); });
+  if (options.what == "stall" || options.what == "step") {
+    return measure_steps(options, world, save, parts);
   }
   if (options.what == "memcpy") {
     std::vector<char> copy(static_cast<std::size_t>(bytes_of(parts)));

@@ -4,11 +4,9 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/warning.h>
+#include <trireme/checkpoint/copy_on_write.h>
 #include <trireme/checkpoint/save_steps.h>
 #include <trireme/comm/collectives.h>
-
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <atomic>
@@ -28,19 +26,15 @@ comm::Group duplicate(const comm::Group& group) {
   return group.size() == 1 ? comm::Group::self() : group.subgroup(ranks);
 }
 
-// Returns the size of a tensor, rounded up to a cache line.
-std::int64_t room_for(const at::Tensor& tensor) {
-  constexpr std::int64_t kAlignment = 64;
-  return (static_cast<std::int64_t>(tensor.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 }  // namespace
 
 struct AsyncSaver::Impl {
   comm::Group group;
   comm::Group writers;  // The same ranks; its collectives belong to the writing thread.
   AsyncOptions options;
-  at::Tensor staging;  // The memory of the copies, [n] bytes.
+  StagingMemory early;                   // Of the copies that are made at once.
+  StagingMemory late;                    // Of those that are made before tensors change.
+  std::shared_ptr<CopyOnWrite> tensors;  // Of the running save, until they may be changed.
   std::atomic<bool> is_writing = false;
   std::exception_ptr failure;  // Set by the writing thread before it ends.
   std::optional<std::filesystem::path> last;
@@ -79,36 +73,16 @@ struct AsyncSaver::Impl {
     return std::ranges::find(all, "1") != all.end();
   }
 
-  // Returns the parts with copies of their tensors in the staging memory.
-  std::vector<TensorPart> stage(std::vector<TensorPart> parts) {
-    const at::NoGradGuard no_grad;
-    std::int64_t bytes = 0;
-    for (const TensorPart& part : parts) bytes += room_for(part.local);
-    if (!staging.defined() || staging.numel() < bytes) {
-      staging.reset();  // First, so that two never exist.
-      staging = at::empty({bytes}, at::kByte);
-    }
-    std::int64_t begin = 0;
-    for (TensorPart& part : parts) {
-      const auto size = static_cast<std::int64_t>(part.local.nbytes());
-      const at::Tensor copy =
-          staging.narrow(0, begin, size).view(part.local.scalar_type()).view(part.local.sizes());
-      copy.copy_(part.local);
-      begin += room_for(part.local);
-      part.local = copy;
-    }
-    return parts;
-  }
-
-  // Returns a function with this rank's data for the writing thread. An error here on one rank is
-  // rethrown on the writing thread, within a collective step, because the other ranks wait for this
-  // one there.
+  // Returns a function with this rank's data for the writing thread, and sets `tensors`. An error
+  // here on one rank is rethrown on the writing thread, within a collective step, because the other
+  // ranks wait for this one there.
   std::function<Content()> stage_or_fail(const SaveOptions& save,
-                                         const std::function<Content()>& make) {
+                                         const std::function<Content()>& make, Copying copying) {
+    tensors.reset();
     try {
       Content content = make();
       choose_own(save, group, content);
-      content.parts = stage(std::move(content.parts));
+      tensors = std::make_shared<CopyOnWrite>(content.parts, copying == Copying::kAtOnce, early);
       return [content = std::move(content)] { return content; };
     } catch (...) {
       if (group.size() == 1) throw;
@@ -135,22 +109,23 @@ AsyncSaver::~AsyncSaver() {
 }
 
 bool AsyncSaver::save(const SaveOptions& options, const std::vector<TensorPart>& parts,
-                      const State& state) {
-  return save(options, [&] { return Content{.parts = parts, .state = state}; });
+                      const State& state, Copying copying) {
+  return save(options, [&] { return Content{.parts = parts, .state = state}; }, copying);
 }
 
-bool AsyncSaver::save(const SaveOptions& options, const std::function<Content()>& make) {
+bool AsyncSaver::save(const SaveOptions& options, const std::function<Content()>& make,
+                      Copying copying) {
   Impl& impl = *impl_;
   if (impl.options.when_busy == WhenBusy::kSkip && impl.any_is_writing()) return false;
   impl.wait_and_report();
   const auto began = std::chrono::steady_clock::now();
-  auto own = impl.stage_or_fail(options, make);
+  auto own = impl.stage_or_fail(options, make, copying);
   // `last`, `seconds` and `failure` are written by the thread and read after join(), or in check()
   // after is_writing is false.
   impl.is_writing = true;
-  impl.thread = std::thread([&impl, options, own = std::move(own), began] {
+  impl.thread = std::thread([&impl, options, own = std::move(own), tensors = impl.tensors, began] {
     try {
-      impl.last = save_own(options, own, impl.writers);
+      impl.last = save_own(options, own, impl.writers, {.tensors = tensors.get()});
       impl.seconds = std::chrono::steady_clock::now() - began;
     } catch (...) {
       impl.failure = std::current_exception();
@@ -158,6 +133,11 @@ bool AsyncSaver::save(const SaveOptions& options, const std::function<Content()>
     impl.is_writing = false;
   });
   return true;
+}
+
+void AsyncSaver::before_change() noexcept {
+  if (impl_->tensors) impl_->tensors->copy_rest(impl_->late);
+  impl_->tensors.reset();
 }
 
 std::optional<std::filesystem::path> AsyncSaver::finish() {

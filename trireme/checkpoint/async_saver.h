@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves checkpoints in the background: training waits only while its tensors are copied in memory;
-// the files are written by a thread.
+// Saves checkpoints in the background: a thread writes the files. Training waits only while
+// tensors are copied in memory, and only for those that it changes before they are written.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>
@@ -33,6 +33,16 @@ struct AsyncOptions {
 /// One save runs at a time, so one copy of the data that this rank writes is enough. The memory of
 /// the copy is kept for the next save. A failure is reported once, by the next call. Not
 /// thread-safe.
+///
+/// Forward and backward do not change parameters and the state of the optimizer. With
+/// Copying::kBeforeChange these are written from where they are while the next step computes, and
+/// the step waits for a copy of what is left:
+///
+///     saver.save(options, make, Copying::kBeforeChange);
+///     loss = forward(batch);
+///     loss.backward();
+///     saver.before_change();
+///     optimizer.step();
 class AsyncSaver {
  public:
   /// Makes a process group of its own for the writing thread. Throws UsageError for an empty group.
@@ -44,15 +54,24 @@ class AsyncSaver {
   /// Collective if a save is running.
   ~AsyncSaver();
 
-  /// Copies the data that this rank writes and returns; the tensors may be changed afterwards.
+  /// Begins to save and returns.
   ///
-  /// Reports the failure of the previous save. In that case this save begins only if there is an
-  /// on_failure. Returns false if this save was skipped. The arguments are those of save_parts().
-  /// Collective with the same options on all ranks. An error of one rank while it makes or copies
-  /// its data is a failure of this save on all ranks.
-  bool save(const SaveOptions& options, const std::vector<TensorPart>& parts, const State& state);
+  /// With Copying::kBeforeChange, parts with `changes_any_time` and those on accelerators are
+  /// copied before it returns, and the others must not be changed before before_change(). If one
+  /// was changed, the save fails. Reports the failure of the previous save. In that case this save
+  /// begins only if there is an on_failure. Returns false if this save was skipped. The arguments
+  /// are those of save_parts(). Collective with the same options on all ranks. An error of one rank
+  /// while it makes or copies its data is a failure of this save on all ranks.
+  bool save(const SaveOptions& options, const std::vector<TensorPart>& parts, const State& state,
+            Copying copying = Copying::kAtOnce);
   /// Saves what `make` returns on each rank; otherwise like the overload above.
-  bool save(const SaveOptions& options, const std::function<Content()>& make);
+  bool save(const SaveOptions& options, const std::function<Content()>& make,
+            Copying copying = Copying::kAtOnce);
+
+  /// Copies the tensors of a running save with Copying::kBeforeChange that have not been written,
+  /// so that they may be changed. Does nothing if there are none. If there is no memory for the
+  /// copies, the save fails. Not collective.
+  void before_change() noexcept;
 
   /// Waits for a running save, reports a failure, and returns the path of the last saved
   /// checkpoint; nullopt if there is none. Blocking.

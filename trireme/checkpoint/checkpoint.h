@@ -98,6 +98,12 @@ struct Content {
   std::map<std::string, std::set<std::string>> left_out{};
 };
 
+/// The time when a save in the background (AsyncSaver, Model::save_async) copies tensors of a rank.
+enum class Copying {
+  kAtOnce,        ///< before the call that saves returns; all tensors may be changed then
+  kBeforeChange,  ///< before the next step of the optimizer, those that are not written until then
+};
+
 /// Saves what `make` returns on each rank. An exception of `make` on one rank fails the save on all
 /// ranks.
 std::filesystem::path save_parts(const SaveOptions& options, const std::function<Content()>& make,

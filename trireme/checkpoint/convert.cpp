@@ -42,8 +42,8 @@ fs::path convert(const fs::path& source, const SaveOptions& options) {
   SaveOptions own = options;
   if (!own.score) own.score = reader.index().score;
   const auto& of_ranks = reader.state().of_ranks;
-  return save_own(
-      own, [&] { return content; }, comm::Group::self(), of_ranks.empty() ? nullptr : &of_ranks);
+  return save_own(own, [&] { return content; }, comm::Group::self(),
+                  {.of_ranks = of_ranks.empty() ? nullptr : &of_ranks});
 }
 
 }  // namespace trireme::checkpoint

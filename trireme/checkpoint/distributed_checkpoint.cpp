@@ -54,8 +54,10 @@ std::vector<TensorPart> parts_of(ConstModuleRef given, const torch::optim::Optim
   }
   complete(all, grid, group);
   std::vector<TensorPart> parts;
+  const auto buffers = module.named_buffers();
   for (const auto& [section, name, tensor] : all) {
     parts.push_back(part_of(section, name, tensor, grid));
+    parts.back().changes_any_time = section == "model" && buffers.contains(name);
   }
   // Set last, so that an error above leaves the state unchanged.
   if (optimizer != nullptr) state.own[kOptimizerScalars] = std::move(scalars);

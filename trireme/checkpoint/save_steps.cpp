@@ -97,14 +97,14 @@ bool fits(const std::string& pattern, const std::string& name) {
 
 // Writes the files of this rank.
 Index write_own(const fs::path& folder, const Content& own, const comm::Group& group,
-                FileLayer& files) {
+                FileLayer& files, CopyOnWrite* tensors) {
   std::map<std::string, std::vector<TensorPart>> sections;
   for (const TensorPart& part : own.parts) sections[part.section].push_back(part);
   Index index;
   index.state.own = own.state.own;
   index.left_out = own.left_out;
   for (const auto& [section, parts] : sections) {
-    write_part_file(folder, file_name(section, group), parts, files, index);
+    write_part_file(folder, file_name(section, group), parts, files, index, tensors);
   }
   return index;
 }
@@ -147,17 +147,16 @@ void try_to_remove(const SaveOptions& options, const std::function<void()>& remo
   }
 }
 
-// Writes block by block, while each block is still in the cache from computing its checksum.
-std::vector<std::uint32_t> append_with_checksums(OutputFile& file,
-                                                 std::span<const std::byte> bytes) {
-  std::vector<std::uint32_t> checksums;
-  while (!bytes.empty()) {
+// Calls `use` with all bytes of a part, in blocks that have one checksum each.
+void for_each_block(const TensorPart& part, CopyOnWrite* tensors,
+                    const std::function<void(std::span<const std::byte>)>& use) {
+  if (tensors != nullptr) return tensors->read(part, kBlockBytes, use);
+  const at::Tensor values = dense(part.local);
+  for (auto bytes = bytes_of(values); !bytes.empty();) {
     const auto block = bytes.first(std::min(bytes.size(), static_cast<std::size_t>(kBlockBytes)));
-    checksums.push_back(crc32_of(block));
-    file.append(block);
+    use(block);
     bytes = bytes.subspan(block.size());
   }
-  return checksums;
 }
 
 // Returns the checksum of all bytes from those of their blocks.
@@ -218,7 +217,7 @@ void choose_own(const SaveOptions& options, const comm::Group& group, Content& c
 }
 
 fs::path save_own(const SaveOptions& options, const std::function<Content()>& own,
-                  const comm::Group& group, const std::vector<Entries>* of_ranks) {
+                  const comm::Group& group, const SaveSources& sources) {
   comm::check_given(group, "save_parts");
   FileLayer& files = options.files == nullptr ? system_files() : *options.files;
   const bool is_first = group.rank() == 0;
@@ -236,7 +235,7 @@ fs::path save_own(const SaveOptions& options, const std::function<Content()>& ow
   });
   // Each rank writes its files and returns their index.
   const auto written = agree(group, "cannot save", [&] {
-    return describe_own(write_own(places.front(), content, group, files));
+    return describe_own(write_own(places.front(), content, group, files, sources.tensors));
   });
   // Rank 0 joins the indices, writes index.json last and publishes the folder.
   const auto published = agree(group, "cannot save", [&]() -> std::string {
@@ -245,7 +244,7 @@ fs::path save_own(const SaveOptions& options, const std::function<Content()>& ow
     describe_whole(options, content.state, index);
     check_patterns(options, index);
     index.order = writer->order();
-    if (of_ranks != nullptr) index.state.of_ranks = *of_ranks;
+    if (sources.of_ranks != nullptr) index.state.of_ranks = *sources.of_ranks;
     OutputFile file(writer->path() / kIndexFile, files);
     file.append(write_index(index));
     file.finish();
@@ -279,7 +278,8 @@ fs::path save_parts(const SaveOptions& options, const std::function<Content()>& 
 }
 
 void write_part_file(const std::filesystem::path& folder, const std::string& name,
-                     const std::vector<TensorPart>& parts, FileLayer& files, Index& index) {
+                     const std::vector<TensorPart>& parts, FileLayer& files, Index& index,
+                     CopyOnWrite* tensors_of_parts) {
   std::vector<HeaderTensor> tensors;
   std::map<std::string, const TensorPart*> by_name;
   std::map<std::string, std::uint32_t> checksums;
@@ -306,9 +306,12 @@ void write_part_file(const std::filesystem::path& folder, const std::string& nam
   file.skip(static_cast<std::int64_t>(room.size()));
   for (const HeaderTensor& tensor : tensors) {
     const TensorPart& part = *by_name.at(tensor.name);
-    const at::Tensor values = dense(part.local);
     Piece piece{.file = name, .offset = tensor.begin, .slice = part.slice, .checksums = {}};
-    piece.checksums = append_with_checksums(file, bytes_of(values));
+    // A block is written while it is still in the cache from computing its checksum.
+    for_each_block(part, tensors_of_parts, [&](std::span<const std::byte> block) {
+      piece.checksums.push_back(crc32_of(block));
+      file.append(block);
+    });
     checksums[tensor.name] = join_all(piece.checksums, tensor.end - tensor.begin);
     IndexedTensor& indexed = index.sections[part.section][part.name];
     indexed.dtype = tensor.type;

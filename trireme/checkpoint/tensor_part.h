@@ -81,6 +81,8 @@ struct TensorPart {
   /// one of them writes it. Each of them must pass the same list, and pass parts with the same list
   /// in the same order.
   std::vector<int> holders{};
+  /// True if `local` may change between two steps of the optimizer, as buffers do in forward.
+  bool changes_any_time = false;
 };
 
 /// Returns the part for a tensor that every rank holds completely.

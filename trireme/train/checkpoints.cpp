@@ -101,7 +101,7 @@ void Checkpoint::save_now(const RunContext& run, std::int64_t global_step) {
 
 void Checkpoint::save(const RunContext& run, std::int64_t global_step) {
   if (options_.asynchronous) {
-    run.model.save_async(options_.save);
+    run.model.save_async(options_.save, options_.copying);
   } else {
     run.model.save(options_.save);
   }

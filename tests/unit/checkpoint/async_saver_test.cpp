@@ -4,6 +4,7 @@
 #include "tests/unit/checkpoint/gated_files.h"
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/consensus.h>
+#include <trireme/checkpoint/reader.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -176,6 +177,122 @@ TEST_F(AsyncSaverTest, SaysAtTheEndWhatNobodyAskedFor) {
   }
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("warning: saving a checkpoint failed: cannot flush"));
+}
+
+// A file has one write for each block of 1 MiB, then its header.
+class LateCopies : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kBlock = (std::int64_t{1} << 20) / 4;  // elements
+
+  static TensorPart part(const std::string& name, const at::Tensor& tensor) {
+    return replicated("model", name, tensor);
+  }
+
+  bool save(AsyncSaver& saver, FileLayer& files, const std::vector<TensorPart>& parts) {
+    const SaveOptions options{.folder = folder_.path(), .prefix = "demo", .files = &files};
+    return saver.save(options, parts, {.epoch = 1, .step = ++step_}, Copying::kBeforeChange);
+  }
+
+  at::Tensor saved(const std::string& name) {
+    return Reader(*latest(folder_.path(), "demo")).read("model", name);
+  }
+
+  test::TemporaryFolder folder_;
+  std::int64_t step_ = 0;
+};
+
+// The writer has written the first block of `a` when both tensors change.
+TEST_F(LateCopies, AreMadeOfWhatIsNotWritten) {
+  const at::Tensor a = torch::randn({2 * kBlock + 5});
+  const at::Tensor b = torch::randn({7, 3}).t();
+  const at::Tensor a_before = a.clone();
+  const at::Tensor b_before = b.clone();
+  AsyncSaver saver{comm::Group::self()};
+  test::GatedWrites files(2);
+  save(saver, files, {part("a", a), part("b", b), part("tied", a)});
+  files.wait_until_it_waits();
+  files.open();
+  saver.before_change();
+  a.zero_();
+  b.zero_();
+  saver.finish();
+  EXPECT_TRUE(torch::equal(saved("a"), a_before));
+  EXPECT_TRUE(torch::equal(saved("tied"), a_before));
+  EXPECT_TRUE(torch::equal(saved("b"), b_before));
+  saver.before_change();  // nothing is left
+}
+
+TEST_F(LateCopies, AreNotMadeOfWhatIsWritten) {
+  const at::Tensor a = torch::randn({kBlock});
+  const at::Tensor before = a.clone();
+  AsyncSaver saver{comm::Group::self()};
+  test::GatedWrites files(2);  // the header, after all values
+  save(saver, files, {part("a", a)});
+  files.wait_until_it_waits();
+  saver.before_change();  // would wait for the gate if it had to copy a block that is being written
+  a.zero_();
+  files.open();
+  saver.finish();
+  EXPECT_TRUE(torch::equal(saved("a"), before));
+}
+
+TEST_F(LateCopies, AreMadeAtOnceOfWhatChangesAnyTime) {
+  const at::Tensor buffer = torch::zeros({2}, torch::kLong);
+  TensorPart changing = part("buffer", buffer);
+  changing.changes_any_time = true;
+  AsyncSaver saver{comm::Group::self()};
+  test::GatedWrites files(1);
+  save(saver, files, {changing, part("a", torch::ones({3}))});
+  buffer.add_(1);
+  files.open();
+  saver.finish();
+  EXPECT_EQ(saved("buffer").sum().item<std::int64_t>(), 0);
+}
+
+TEST_F(LateCopies, FailIfATensorWasChangedBefore) {
+  const at::Tensor a = torch::ones({3});
+  AsyncSaver saver{comm::Group::self()};
+  for (const bool copies : {false, true}) {
+    test::GatedWrites files(1);
+    save(saver, files, {part("a", a)});
+    files.wait_until_it_waits();
+    a.add_(1);
+    std::thread opener([&] { files.open(); });
+    if (copies) saver.before_change();
+    opener.join();
+    EXPECT_THAT(message_of<UsageError>([&] { saver.finish(); }),
+                HasSubstr("tensor 'a' was changed while a checkpoint was being written"));
+  }
+  EXPECT_EQ(latest(folder_.path(), "demo"), std::nullopt);
+}
+
+TEST_F(LateCopies, KeepAModuleWithBuffersAsItWas) {
+  torch::nn::BatchNorm1d norm(4);
+  torch::optim::Adam optimizer(norm->parameters(), 0.1);
+  const auto step = [&](bool is_saving, AsyncSaver* saver) {
+    optimizer.zero_grad();
+    norm->forward(torch::randn({5, 4})).square().sum().backward();
+    if (is_saving) saver->before_change();
+    optimizer.step();
+  };
+  step(false, nullptr);
+  const at::Tensor mean = norm->running_mean.clone();
+  const at::Tensor weight = norm->weight.detach().clone();
+  AsyncSaver saver{comm::Group::self()};
+  test::GatedWrites files(1);
+  State state{.epoch = 1, .step = 1};
+  const auto parts = parts_of(*norm, &optimizer, state);
+  saver.save({.folder = folder_.path(), .prefix = "demo", .files = &files}, parts, state,
+             Copying::kBeforeChange);
+  std::thread opener([&] {
+    files.wait_until_it_waits();
+    files.open();
+  });
+  step(true, &saver);
+  opener.join();
+  saver.finish();
+  EXPECT_TRUE(torch::equal(saved("running_mean"), mean));
+  EXPECT_TRUE(torch::equal(saved("weight"), weight));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <optional>
@@ -24,6 +25,7 @@ namespace trireme {
 namespace {
 
 using test::GatedFiles;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -153,6 +155,75 @@ TEST_F(CheckpointsBesideTraining, OfTensorParallelRanksGoOnWithTheSameBits) {
   });
   EXPECT_THAT(checkpoint::differences(folder_ / "straight-2_4", folder_ / "resumed-2_4"),
               IsEmpty());
+}
+
+// Steps overtake the writing of each tensor.
+class SlowWrites final : public checkpoint::FileLayer {
+ public:
+  ssize_t write(int file, std::span<const std::byte> bytes, std::int64_t offset) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return FileLayer::write(file, bytes, offset);
+  }
+};
+
+TEST_F(CheckpointsBesideTraining, HaveTheBitsOfTheirStepWithAnyPlan) {
+  std::vector<Plan> plans;
+  for (const int level : {0, 1, 2, 3}) plans.push_back({.zero_level = level});
+  plans.push_back({.mesh = {{"pipe", 2}}, .micro_batches = 2});
+  SlowWrites slow;
+  for (std::size_t number = 0; number < plans.size(); ++number) {
+    const Plan& plan = plans[number];
+    std::vector<torch::nn::Sequential> networks;
+    for (int i = 0; i < 4; ++i) networks.push_back(testing::small_network());
+    testing::run_ranks(2, [&](const comm::Group& group) {
+      const auto train = [&](const std::string& prefix, bool is_asynchronous) {
+        auto& network = networks.at(static_cast<std::size_t>(2 * group.rank() + is_asynchronous));
+        auto optimizer = testing::momentum(*network);
+        Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = plan});
+        Checkpoint checkpoint({.save = {.folder = folder_.path(),
+                                        .prefix = join_message(prefix, number),
+                                        .keep = 0,
+                                        .files = is_asynchronous ? &slow : nullptr},
+                               .every_steps = 1,
+                               .every_epochs = 0,
+                               .asynchronous = is_asynchronous});
+        model.train(2, plan.mesh.empty() ? batches(group) : batches(), {checkpoint});
+      };
+      train("before", false);
+      train("beside", true);
+    });
+    const auto before = SavedTraining::saved(join_message("before", number));
+    const auto beside = SavedTraining::saved(join_message("beside", number));
+    ASSERT_EQ(before.size(), 4U);
+    ASSERT_EQ(beside.size(), 4U);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      // The ranks are threads, and have one generator.
+      EXPECT_THAT(checkpoint::differences(folder_ / before[i], folder_ / beside[i]),
+                  Each(HasSubstr("random.cpu differs")))
+          << "plan " << number;
+    }
+  }
+}
+
+TEST_F(CheckpointsBesideTraining, FailIfACallbackChangesParametersUnlessAllAreCopiedBefore) {
+  test::GatedWrites gate(1);
+  LambdaCallback change({.step_end = [&](const StepEndContext& step) {
+    const torch::NoGradGuard no_grad;
+    step.run.model.module().parameters()[0].mul_(0.5);
+    gate.open();
+  }});
+  Trained failing;
+  CheckpointOptions own = options(1);
+  own.save.files = &gate;
+  Checkpoint late(own);
+  EXPECT_THAT([&] { failing.model.train(1, batches(), {late, change}); },
+              ThrowsMessage<UsageError>(
+                  HasSubstr("tensor '0.weight' was changed while a checkpoint was being written")));
+  Trained run;
+  own.copying = checkpoint::Copying::kAtOnce;
+  Checkpoint at_once(own);
+  run.model.train(1, batches(), {at_once, change});
+  EXPECT_THAT(saved(), ElementsAre("test-1_1", "test-1_2", "test-1_3", "test-1_4"));
 }
 
 TEST_F(CheckpointsBesideTraining, TellCallbacksOfTheirEndWhenTheyAreOnTheDisk) {

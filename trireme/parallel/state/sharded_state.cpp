@@ -325,6 +325,7 @@ std::vector<TensorPart> parts_to_save(const Parallelized& parallelized, ConstMod
     if (first != ranks.grid().rank) continue;
     part.is_replicated = false;
     part.holders.clear();
+    part.changes_any_time = true;
     all.push_back(std::move(part));
   }
   if (optimizer == nullptr) return all;

@@ -117,7 +117,7 @@ std::filesystem::path Model::save(const checkpoint::SaveOptions& options) const 
   return end.path;
 }
 
-void Model::save_async(const checkpoint::SaveOptions& options) const {
+void Model::save_async(const checkpoint::SaveOptions& options, checkpoint::Copying copying) const {
   Impl& impl = *impl_;
   impl.finish_save();
   if (impl.running != nullptr) impl.compare_replicas(*impl.running);
@@ -132,8 +132,15 @@ void Model::save_async(const checkpoint::SaveOptions& options) const {
                              [&](Callback& callback) { callback.on_checkpoint_begin(begin); });
   }
   if (!impl.saver) impl.saver = std::make_unique<checkpoint::AsyncSaver>(impl.options.group);
-  impl.saver->save(options, [&] { return impl.content(); });
+  impl.saver->save(
+      options, [&] { return impl.content(); },
+      impl.running != nullptr ? copying : checkpoint::Copying::kAtOnce);
   impl.pending_save = pending;
+}
+
+void Model::Impl::copy_before_change() noexcept {
+  if (saver) saver->before_change();
+  if (recovery) recovery->before_change();
 }
 
 std::optional<std::filesystem::path> Model::wait_for_save() const { return impl_->finish_save(); }

@@ -170,6 +170,7 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
     if (result.is_skipped) return result;
   }
   timer.measure(Phase::kCallbacks, [&] {
+    copy_before_change();
     run.calls.each("on_backward_end", [&](Callback& callback) { callback.on_backward_end(step); });
   });
   const bool has_stepped = run.calls.attempt("stepping the optimizer", [&] {
