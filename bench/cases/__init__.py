@@ -15,7 +15,7 @@ METRICS = ("start_time restart_time resume_time step_time communication_time add
 PEERS = ("gloo openmpi mpich intelmpi oneccl memcpy torchrun ddp fsdp2 dtensor plain torch_pipelining model_parallel "
          "torch_checkpoint torch_dataloader libtorch_dataloader mindspore dcp disk no_communication one_process "
          "prediction measured process_group autoparallel_published alpa_published published_plan "
-         "best_of_grid no_restarts gather deepspeed all_to_all_by_hand").split()
+         "best_of_grid no_restarts gather deepspeed all_to_all_by_hand copies_at_once").split()
 
 
 class BenchmarkFailed(Exception):

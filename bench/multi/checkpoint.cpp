@@ -43,7 +43,7 @@ Options parse(int argc, char** argv) {
   CLI::App app("Times checkpoints.");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--what", options.what)
-      ->check(CLI::IsMember({"save", "load", "stall", "step", "memcpy", "disk"}));
+      ->check(CLI::IsMember({"save", "load", "stall", "step", "step_at_once", "memcpy", "disk"}));
   app.add_option("--folder", options.folder)->required();
   app.add_option("--megabytes", options.megabytes, "of each rank");
   app.add_option("--times", options.times, "an odd number");
@@ -149,12 +149,15 @@ class StepWork {
 };
 
 // Seconds that a step after an asynchronous save waits for it (`stall`), or seconds that it takes
-// longer than a step without (`step`): the writing thread needs a processor, too.
+// longer than a step without: the writing thread needs a processor, too. `step_at_once` copies all
+// tensors before the step.
 double measure_steps(const Options& options, const trireme::World& world,
                      const checkpoint::SaveOptions& save,
                      const std::vector<checkpoint::TensorPart>& parts) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
+  const auto copying = options.what == "step_at_once" ? checkpoint::Copying::kAtOnce
+                                                      : checkpoint::Copying::kBeforeChange;
   checkpoint::AsyncSaver saver(world.group);
   StepWork work(parts);
   std::vector<double> seconds;
@@ -165,7 +168,7 @@ double measure_steps(const Options& options, const trireme::World& world,
     const Seconds plain = Clock::now() - began;
     trireme::comm::barrier(world.group);
     began = Clock::now();
-    saver.save(save, parts, {.epoch = 0, .step = i + 1}, checkpoint::Copying::kBeforeChange);
+    saver.save(save, parts, {.epoch = 0, .step = i + 1}, copying);
     const Seconds saving = Clock::now() - began;
     work.run();
     const auto before = Clock::now();
@@ -194,7 +197,7 @@ double measure(const Options& options, const trireme::World& world) {
       for (const auto& part : parts) reader.read(part.section, part.name, part.slice);
     });
   }
-  if (options.what == "stall" || options.what == "step") {
+  if (options.what == "stall" || options.what.starts_with("step")) {
     return measure_steps(options, world, save, parts);
   }
   if (options.what == "memcpy") {

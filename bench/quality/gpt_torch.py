@@ -7,6 +7,7 @@ JSON: the mean loss of each step over the ranks, and the loss of the validation.
 import argparse
 import json
 import math
+import os
 import pathlib
 import sys
 
@@ -94,8 +95,9 @@ def main():
     result = {"losses": losses, "validation_loss": validate(network, *validation, own), "characters": vocabulary,
               "tokens_of_step": options.batch * options.sequence}
     if rank == 0:
-        print(json.dumps(result))
-    dist.destroy_process_group()
+        print(json.dumps(result), flush=True)
+    # Without this, the destructor of ProcessGroupGloo may wait without end for its thread, which waits for Python's lock.
+    os._exit(0)
 
 
 if __name__ == "__main__":
