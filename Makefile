@@ -2,7 +2,7 @@
 # Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
 # needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build bench-gpu chaos gpu-test gpu-bundle install package python python-test wheel docs clean
+.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build bench-gpu chaos gpu-test gpu-bundle quality-gpt quality-bert install package python python-test wheel docs clean
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 RANKS ?= 2
@@ -85,10 +85,10 @@ bench-%:
 	@tools/build release trireme_program benchmarks
 	@build/python/bin/python bench/run.py $(BENCH) $(subst -,_,$*)
 
-quality-gpt: ## Train a GPT in Trireme and PyTorch with three seeds each, for docs/results; more than an hour
-	@tools/setup build test quality
-	@tools/build release trireme_program example_char_gpt
-	@build/python/bin/python bench/quality/gpt.py $(QUALITY)
+quality-gpt quality-bert: ## Train a GPT or a BERT in Trireme and PyTorch with three seeds each, for docs/results; an hour
+	@tools/setup build test quality transformers
+	@tools/build release trireme_program example_char_gpt example_bert
+	@build/python/bin/python bench/quality/$(subst quality-,,$@).py $(QUALITY)
 
 bench-build: ## Time demo, test and a changed file in fresh clones without a compiler cache; about half an hour
 	@tools/setup build test

@@ -30,6 +30,7 @@ namespace checkpoint = trireme::checkpoint;
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kTensorMegabytes = 16;
+constexpr int kPlainSteps = 3;
 
 struct Options {
   std::string what = "save";
@@ -43,7 +44,7 @@ Options parse(int argc, char** argv) {
   CLI::App app("Times checkpoints.");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--what", options.what)
-      ->check(CLI::IsMember({"save", "load", "stall", "step", "step_at_once", "memcpy", "disk"}));
+      ->check(CLI::IsMember({"save", "load", "stall", "steps", "steps_at_once", "memcpy", "disk"}));
   app.add_option("--folder", options.folder)->required();
   app.add_option("--megabytes", options.megabytes, "of each rank");
   app.add_option("--times", options.times, "an odd number");
@@ -148,34 +149,37 @@ class StepWork {
   at::Tensor gradient_;
 };
 
-// Seconds that a step after an asynchronous save waits for it (`stall`), or seconds that it takes
-// longer than a step without: the writing thread needs a processor, too. `step_at_once` copies all
-// tensors before the step.
+// Seconds that a step after an asynchronous save waits for it (`stall`), or seconds that all steps
+// until the save is done take longer than as many without: the writing thread needs a processor,
+// too. `steps_at_once` copies all tensors before the step.
 double measure_steps(const Options& options, const trireme::World& world,
                      const checkpoint::SaveOptions& save,
                      const std::vector<checkpoint::TensorPart>& parts) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
-  const auto copying = options.what == "step_at_once" ? checkpoint::Copying::kAtOnce
-                                                      : checkpoint::Copying::kBeforeChange;
+  const auto copying = options.what == "steps_at_once" ? checkpoint::Copying::kAtOnce
+                                                       : checkpoint::Copying::kBeforeChange;
   checkpoint::AsyncSaver saver(world.group);
   StepWork work(parts);
   std::vector<double> seconds;
   for (int i = 0; i <= options.times; ++i) {
     trireme::comm::barrier(world.group);
     auto began = Clock::now();
-    work.run();
-    const Seconds plain = Clock::now() - began;
+    for (int step = 0; step < kPlainSteps; ++step) work.run();
+    const Seconds plain = (Clock::now() - began) / kPlainSteps;
     trireme::comm::barrier(world.group);
     began = Clock::now();
     saver.save(save, parts, {.epoch = 0, .step = i + 1}, copying);
-    const Seconds saving = Clock::now() - began;
-    work.run();
-    const auto before = Clock::now();
-    saver.before_change();
-    const auto ended = Clock::now();
-    const Seconds waited = saving + (ended - before);
-    const Seconds longer = ended - began - plain;
+    Seconds waited = Clock::now() - began;
+    int steps = 0;
+    do {
+      work.run();
+      ++steps;
+      const auto before = Clock::now();
+      saver.before_change();
+      waited += Clock::now() - before;
+    } while (saver.is_busy());
+    const Seconds longer = Clock::now() - began - steps * plain;
     if (i > 0) seconds.push_back((options.what == "stall" ? waited : longer).count());
     saver.finish();
   }
@@ -197,7 +201,7 @@ double measure(const Options& options, const trireme::World& world) {
       for (const auto& part : parts) reader.read(part.section, part.name, part.slice);
     });
   }
-  if (options.what == "stall" || options.what.starts_with("step")) {
+  if (options.what == "stall" || options.what.starts_with("steps")) {
     return measure_steps(options, world, save, parts);
   }
   if (options.what == "memcpy") {

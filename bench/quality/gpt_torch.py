@@ -96,6 +96,7 @@ def main():
               "tokens_of_step": options.batch * options.sequence}
     if rank == 0:
         print(json.dumps(result), flush=True)
+    dist.barrier()
     # Without this, the destructor of ProcessGroupGloo may wait without end for its thread, which waits for Python's lock.
     os._exit(0)
 

@@ -5,17 +5,22 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / "build" / "release" / "bin"
 RESULTS = ROOT / "docs" / "results"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 POINTS = 60  # of a curve
+SEEDS = (1, 2, 3)
+MOST_DEVIATIONS = 3  # between the means of both sides
 
 
 class RunFailed(Exception):
@@ -36,6 +41,19 @@ class Training:
         width = -(-len(self.losses) // POINTS)
         return [[min(begin + width, len(self.losses)) * tokens_of_step, round(statistics.fmean(self.losses[begin:begin + width]), 5)]
                 for begin in range(0, len(self.losses), width)]
+
+
+@dataclasses.dataclass
+class Workload:
+    """A network that Trireme and PyTorch train on the same data."""
+
+    name: str  # of the file in docs/results
+    settings: dict  # that the figures depend on
+    tokens_of_step: int
+    ours: Callable  # (ranks, seed, folder, *plan) -> command that writes records and checkpoints into the folder
+    peer: Callable  # (seed) -> command that prints JSON with `losses` and `validation_loss` in its last line
+    other_plan: tuple  # options of a run on four ranks
+    tolerance: float  # of the loss under that plan, which sums in another order
 
 
 def output_of(command):
@@ -112,17 +130,74 @@ def torchrun(ranks, *command):
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, *command]
 
 
-def write_results(name, settings, trainings, tokens_of_step):
+def train_ours(workload, name, ranks, seed, folder, *plan):
+    output = output_of(workload.ours(ranks, seed, folder, *plan))
+    return Training(name, seed, validation_loss(output), mean_losses(folder))
+
+
+def train_peer(workload, seed):
+    record = json.loads(output_of(workload.peer(seed)).splitlines()[-1])
+    return Training("PyTorch, DDP", seed, record["validation_loss"], record["losses"])
+
+
+def problems_of(trainings, tolerance):
+    """Returns what is not as it should be."""
+    by_name = {}
+    for each in trainings:
+        by_name.setdefault(each.name, {})[each.seed] = each
+    first = by_name["Trireme"][SEEDS[0]]
+    problems = []
+    if by_name["Trireme, killed and resumed"][SEEDS[0]].losses != first.losses:
+        problems.append("a run that was killed and resumed has other losses")
+    other = by_name["Trireme, resumed under another plan"][SEEDS[0]]
+    if not abs(other.validation_loss - first.validation_loss) <= tolerance:
+        problems.append("a run that was resumed under another plan has another loss")
+    sides = [[each.validation_loss for each in by_name[name].values()] for name in ("Trireme", "PyTorch, DDP")]
+    deviation = max(statistics.stdev(side) for side in sides)
+    if not abs(statistics.fmean(sides[0]) - statistics.fmean(sides[1])) <= MOST_DEVIATIONS * deviation:
+        problems.append("the losses of Trireme and PyTorch differ by more than the noise of seeds")
+    return problems
+
+
+def compare(workload):
+    """Trains with three seeds on both sides; then a run is killed and resumed, and another one resumed on four ranks under another plan.
+
+    Prints a table and writes the results. Raises SystemExit if a loss is not as it should be.
+    """
+    trainings = []
+    with tempfile.TemporaryDirectory() as scratch:
+        def note(training):
+            trainings.append(training)
+            print(f"{training.name}, seed {training.seed}: {training.validation_loss:.5f}", flush=True)
+
+        for seed in SEEDS:
+            note(train_ours(workload, "Trireme", 2, seed, pathlib.Path(scratch) / f"seed{seed}"))
+            note(train_peer(workload, seed))
+        steps = len(trainings[0].losses)
+        for name, ranks, plan in (("Trireme, killed and resumed", 2, ()),
+                                  ("Trireme, resumed under another plan", 4, workload.other_plan)):
+            folder = pathlib.Path(scratch) / "killed"
+            shutil.rmtree(folder, ignore_errors=True)
+            kill_in_the_middle(workload.ours(2, SEEDS[0], folder), folder, steps * 5 // 8)
+            note(train_ours(workload, name, ranks, SEEDS[0], folder, *plan))
+    print(table(trainings))
+    if problems := problems_of(trainings, workload.tolerance):
+        raise SystemExit("\n".join(problems))
+    write_results(workload, trainings)
+
+
+def write_results(workload, trainings):
     """Writes docs/results/<name>.json, with what the figures depend on."""
     sys.path.insert(0, str(ROOT / "bench"))
     import run  # bench/run.py
 
-    settings = settings | {"machine": run.machine()}
+    settings = workload.settings | {"machine": run.machine()}
     RESULTS.mkdir(parents=True, exist_ok=True)
     runs = [{"name": each.name, "seed": each.seed, "validation_loss": round(each.validation_loss, 6),
-             "curve": each.curve(tokens_of_step)} for each in trainings]
+             "curve": each.curve(workload.tokens_of_step)} for each in trainings]
     lines = ",\n".join("    " + json.dumps(run) for run in runs)
-    (RESULTS / f"{name}.json").write_text(f'{{\n  "settings": {json.dumps(settings)},\n  "runs": [\n{lines}\n  ]\n}}\n')
+    (RESULTS / f"{workload.name}.json").write_text(
+        f'{{\n  "settings": {json.dumps(settings)},\n  "runs": [\n{lines}\n  ]\n}}\n')
 
 
 def table(trainings):

@@ -34,6 +34,7 @@ struct AsyncSaver::Impl {
   AsyncOptions options;
   StagingMemory early;                   // Of the copies that are made at once.
   StagingMemory late;                    // Of those that are made before tensors change.
+  Copying last_copying = Copying::kAtOnce;
   std::shared_ptr<CopyOnWrite> tensors;  // Of the running save, until they may be changed.
   std::atomic<bool> is_writing = false;
   std::exception_ptr failure;  // Set by the writing thread before it ends.
@@ -58,6 +59,7 @@ struct AsyncSaver::Impl {
 
   void wait_and_report() {
     if (thread.joinable()) thread.join();
+    tensors.reset();
     if (!options.on_failure) {
       if (const std::exception_ptr thrown = std::exchange(failure, nullptr)) {
         std::rethrow_exception(thrown);
@@ -78,7 +80,8 @@ struct AsyncSaver::Impl {
   // ranks wait for this one there.
   std::function<Content()> stage_or_fail(const SaveOptions& save,
                                          const std::function<Content()>& make, Copying copying) {
-    tensors.reset();
+    // Two copies of everything never exist.
+    if (std::exchange(last_copying, copying) != copying) early = late = {};
     try {
       Content content = make();
       choose_own(save, group, content);
@@ -136,7 +139,7 @@ bool AsyncSaver::save(const SaveOptions& options, const std::function<Content()>
 }
 
 void AsyncSaver::before_change() noexcept {
-  if (impl_->tensors) impl_->tensors->copy_rest(impl_->late);
+  if (impl_->tensors && impl_->is_writing) impl_->tensors->copy_rest(impl_->late);
   impl_->tensors.reset();
 }
 

@@ -34,9 +34,9 @@ struct AsyncOptions {
 /// the copy is kept for the next save. A failure is reported once, by the next call. Not
 /// thread-safe.
 ///
-/// Forward and backward do not change parameters and the state of the optimizer. With
-/// Copying::kBeforeChange these are written from where they are while the next step computes, and
-/// the step waits for a copy of what is left:
+/// With Copying::kBeforeChange, tensors are written from where they are while the next step computes
+/// forward and backward, which do not change them in most networks. The step waits for a copy of
+/// what is left:
 ///
 ///     saver.save(options, make, Copying::kBeforeChange);
 ///     loss = forward(batch);
@@ -54,14 +54,15 @@ class AsyncSaver {
   /// Collective if a save is running.
   ~AsyncSaver();
 
-  /// Begins to save and returns.
+  /// Copies the data that this rank writes and returns; the tensors may be changed afterwards. With
+  /// Copying::kBeforeChange, it copies only parts with `changes_any_time` and those on accelerators,
+  /// and the others must not be changed before before_change(). The save fails if it notices that
+  /// one was changed, but not every change can be noticed.
   ///
-  /// With Copying::kBeforeChange, parts with `changes_any_time` and those on accelerators are
-  /// copied before it returns, and the others must not be changed before before_change(). If one
-  /// was changed, the save fails. Reports the failure of the previous save. In that case this save
-  /// begins only if there is an on_failure. Returns false if this save was skipped. The arguments
-  /// are those of save_parts(). Collective with the same options on all ranks. An error of one rank
-  /// while it makes or copies its data is a failure of this save on all ranks.
+  /// Reports the failure of the previous save. In that case this save begins only if there is an
+  /// on_failure. Returns false if this save was skipped. The arguments are those of save_parts().
+  /// Collective with the same options on all ranks. An error of one rank while it makes or copies
+  /// its data is a failure of this save on all ranks.
   bool save(const SaveOptions& options, const std::vector<TensorPart>& parts, const State& state,
             Copying copying = Copying::kAtOnce);
   /// Saves what `make` returns on each rank; otherwise like the overload above.

@@ -100,8 +100,12 @@ struct Content {
 
 /// The time when a save in the background (AsyncSaver, Model::save_async) copies tensors of a rank.
 enum class Copying {
-  kAtOnce,        ///< before the call that saves returns; all tensors may be changed then
-  kBeforeChange,  ///< before the next step of the optimizer, those that are not written until then
+  /// Before the call that saves returns. All tensors may be changed then.
+  kAtOnce,
+  /// Before the next step of the optimizer, or AsyncSaver::before_change(): those that are not
+  /// written until then. Until then, nothing else may change parameters or state of the optimizer.
+  /// Buffers, parameters that ZeRO shards, and tensors on accelerators are copied at once.
+  kBeforeChange,
 };
 
 /// Saves what `make` returns on each rank. An exception of `make` on one rank fails the save on all

@@ -9,6 +9,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace trireme::checkpoint {
 namespace {
@@ -25,7 +26,7 @@ std::int64_t room_for(const at::Tensor& tensor) {
 at::Tensor memory_of(const at::Tensor& tensor) {
   return at::from_blob(
       const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
-      [tensor](void*) {}, tensor.options().requires_grad(false));
+      [tensor, storage = tensor.storage()](void*) {}, tensor.options().requires_grad(false));
 }
 
 // Tensors that were made in inference mode count no changes.
@@ -84,30 +85,37 @@ void CopyOnWrite::check_unchanged(const Entry& entry) const {
   if (entry.is_copied || version_of(entry.given) == entry.version) return;
   throw UsageError(
       join_message("tensor '", entry.name, "' was changed while a checkpoint was being written"),
-      "call AsyncSaver::before_change() before tensors change, or save with Copying::kAtOnce; in "
-      "callbacks of a Model, change tensors in on_backward_end and not before it");
+      "save with Copying::kAtOnce, such as CheckpointOptions::copying, where callbacks or forward "
+      "change parameters; loops of your own call AsyncSaver::before_change() before tensors change");
 }
 
 void CopyOnWrite::read(const TensorPart& part, std::int64_t block_bytes,
                        const std::function<void(std::span<const std::byte>)>& use) {
   const auto all = static_cast<std::int64_t>(part.local.nbytes());
-  at::Tensor values;     // dense
-  bool has_own = false;  // a copy that dense() has made, and which does not change
+  const c10::TensorImpl* const key = part.local.unsafeGetTensorImpl();
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min(block_bytes, all)));
+  at::Tensor own;  // dense values that do not change
   for (std::int64_t begin = 0; begin < all; begin += block_bytes) {
-    is_copying_.wait(true);
-    const std::lock_guard lock(mutex_);
-    if (failure_) std::rethrow_exception(failure_);
-    const Entry& entry = entries_.at(part.local.unsafeGetTensorImpl());
-    if (!has_own) {
-      values = dense(entry.values);
-      has_own = !values.is_alias_of(entry.values);
+    const auto first = static_cast<std::size_t>(begin);
+    const auto size = static_cast<std::size_t>(std::min(block_bytes, all - begin));
+    if (!own.defined()) {
+      is_copying_.wait(true);
+      const std::lock_guard lock(mutex_);
+      if (failure_) std::rethrow_exception(failure_);
+      const Entry& entry = entries_.at(key);
+      const at::Tensor values = dense(entry.values);
+      if (entry.is_copied || !values.is_alias_of(entry.values)) {
+        own = values;
+      } else {
+        std::memcpy(block.data(), bytes_of(values).data() + first, size);
+      }
+      check_unchanged(entry);
     }
-    use(bytes_of(values).subspan(static_cast<std::size_t>(begin),
-                                 static_cast<std::size_t>(std::min(block_bytes, all - begin))));
-    check_unchanged(entry);
+    // The lock is free, so that training does not wait for the disk.
+    use(own.defined() ? bytes_of(own).subspan(first, size) : std::span(block).first(size));
   }
   const std::lock_guard lock(mutex_);
-  --entries_.at(part.local.unsafeGetTensorImpl()).parts;
+  --entries_.at(key).parts;
 }
 
 void CopyOnWrite::copy_rest(StagingMemory& memory) noexcept {

@@ -42,14 +42,17 @@ class CopyOnWrite {
   CopyOnWrite& operator=(const CopyOnWrite&) = delete;
   ~CopyOnWrite() = default;
 
-  /// Calls `use` with all bytes of a part, in order, in blocks of `block_bytes`, which do not
-  /// change during a call. For the writing thread, once for each part. Throws UsageError if a
-  /// tensor was changed before copy_rest(), and what made copy_rest() fail.
+  /// Calls `use` with all bytes of a part, in order, in blocks of `block_bytes`, which do not change
+  /// during a call. For the writing thread, once for each part. Throws UsageError if it notices that
+  /// a tensor was changed before copy_rest(), and what made copy_rest() fail. Changes are noticed
+  /// where LibTorch counts them for that tensor, which it does not for memory that tensors share
+  /// without being views of each other.
   void read(const TensorPart& part, std::int64_t block_bytes,
             const std::function<void(std::span<const std::byte>)>& use);
 
-  /// Copies what has not been written or copied yet. Afterwards the tensors may be changed. Waits
-  /// for one block at most. An error is thrown by read().
+  /// Copies what has not been written or copied yet. Afterwards the tensors may be changed. Never
+  /// waits for a disk, but for the copy of a block, or of a tensor that is not dense. An error is
+  /// thrown by read().
   /// @param memory another one than that of the constructor.
   void copy_rest(StagingMemory& memory) noexcept;
 
@@ -64,7 +67,7 @@ class CopyOnWrite {
   };
   void check_unchanged(const Entry& entry) const;
 
-  std::mutex mutex_;  // guards what is below; held while a block is read
+  std::mutex mutex_;  // guards what is below; held while a block is copied for the reader
   std::unordered_map<const c10::TensorImpl*, Entry> entries_;
   std::exception_ptr failure_;
   std::atomic<bool> is_copying_ = false;  // the reader stands back, because mutexes are not fair

@@ -206,6 +206,42 @@ Batch& batch_of(const at::Tensor& parameter, std::int64_t step, std::deque<Batch
   return batches.emplace_back(Batch{.options = parameter.options(), .step = step});
 }
 
+// Collects what a step of a group reads and writes. Counts the step in the states of parameters and
+// adds them to `counted`.
+template <typename Options, typename State, typename Optimizer>
+std::deque<Batch> prepare_group(Optimizer& optimizer,
+                                const torch::optim::OptimizerParamGroup& group,
+                                std::string_view name, std::vector<State*>& counted) {
+  const auto& options = static_cast<const Options&>(group.options());
+  std::deque<Batch> batches;
+  for (const at::Tensor& parameter : group.params()) {
+    if (!parameter.grad().defined()) continue;
+    auto& kept = optimizer.state()[parameter.unsafeGetTensorImpl()];
+    if (!kept) {
+      auto fresh = std::make_unique<State>();
+      fresh->exp_avg(at::zeros_like(parameter, at::MemoryFormat::Preserve));
+      fresh->exp_avg_sq(at::zeros_like(parameter, at::MemoryFormat::Preserve));
+      kept = std::move(fresh);
+    }
+    auto& state = static_cast<State&>(*kept);
+    if (options.amsgrad() && !state.max_exp_avg_sq().defined()) {
+      state.max_exp_avg_sq(at::zeros_like(state.exp_avg_sq()));
+    }
+    const TensorOfField tensors = {
+        has_layout(parameter) ? to_local(parameter.detach()) : parameter, own_gradient(parameter),
+        own_state(state.exp_avg(), parameter, name), own_state(state.exp_avg_sq(), parameter, name),
+        options.amsgrad() ? own_state(state.max_exp_avg_sq(), parameter, name) : at::Tensor()};
+    check_alike(tensors, name);
+    state.step(state.step() + 1);
+    counted.push_back(&state);
+    if (has_layout(parameter)) parameter.unsafeGetTensorImpl()->bump_version();
+    if (tensors[kParameter].numel() == 0) continue;
+    add(tensors, batch_of(tensors[kParameter], state.step(), batches));
+  }
+  return batches;
+}
+
+// After an error, no parameter has been stepped, and no step counted.
 template <typename Options, typename State, typename Optimizer>
 at::Tensor step_all(Optimizer& optimizer, const torch::optim::Optimizer::LossClosure& closure,
                     std::string_view name) {
@@ -220,34 +256,19 @@ at::Tensor step_all(Optimizer& optimizer, const torch::optim::Optimizer::LossClo
       if (parameter.grad().defined()) check_gradient(parameter, name);
     }
   }
-  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    const auto& options = static_cast<const Options&>(group.options());
-    std::deque<Batch> batches;
-    for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      auto& kept = optimizer.state()[parameter.unsafeGetTensorImpl()];
-      if (!kept) {
-        auto fresh = std::make_unique<State>();
-        fresh->exp_avg(at::zeros_like(parameter, at::MemoryFormat::Preserve));
-        fresh->exp_avg_sq(at::zeros_like(parameter, at::MemoryFormat::Preserve));
-        kept = std::move(fresh);
-      }
-      auto& state = static_cast<State&>(*kept);
-      if (options.amsgrad() && !state.max_exp_avg_sq().defined()) {
-        state.max_exp_avg_sq(at::zeros_like(state.exp_avg_sq()));
-      }
-      const TensorOfField tensors = {
-          has_layout(parameter) ? to_local(parameter.detach()) : parameter, own_gradient(parameter),
-          own_state(state.exp_avg(), parameter, name),
-          own_state(state.exp_avg_sq(), parameter, name),
-          options.amsgrad() ? own_state(state.max_exp_avg_sq(), parameter, name) : at::Tensor()};
-      check_alike(tensors, name);
-      state.step(state.step() + 1);
-      if (has_layout(parameter)) parameter.unsafeGetTensorImpl()->bump_version();
-      if (tensors[kParameter].numel() == 0) continue;
-      add(tensors, batch_of(tensors[kParameter], state.step(), batches));
+  std::vector<std::deque<Batch>> of_groups;
+  std::vector<State*> counted;
+  try {
+    for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+      of_groups.push_back(prepare_group<Options>(optimizer, group, name, counted));
     }
-    for (Batch& batch : batches) step_batch(batch, options);
+  } catch (...) {
+    for (State* const state : counted) state->step(state->step() - 1);
+    throw;
+  }
+  for (std::size_t i = 0; i < of_groups.size(); ++i) {
+    const auto& options = static_cast<const Options&>(optimizer.param_groups()[i].options());
+    for (Batch& batch : of_groups[i]) step_batch(batch, options);
   }
   return loss;
 }

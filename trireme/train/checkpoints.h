@@ -26,15 +26,16 @@ struct CheckpointOptions {
   /// Saves when this much time has passed on rank 0 since training began or since the last save of
   /// this callback; 0 for never.
   std::chrono::duration<double> every{0};
-  /// Saves while training goes on (Model::save_async). The next step then waits only until the data
-  /// of this rank that is not written yet is copied to memory, and until an unfinished earlier save
-  /// is done. The copy needs as much memory as this rank writes, at most.
+  /// Saves while training goes on (Model::save_async). A step then waits only until the data of
+  /// this rank is copied to memory, and until an unfinished earlier save is done. The copy needs as
+  /// much memory as this rank writes.
   /// A failure ends training on all ranks, at the first step after a rank knows of it, or at the
   /// end. Other saves of the model, such as those of BestCheckpoint, wait for the unfinished one.
   bool asynchronous = false;
-  /// For `asynchronous`: kAtOnce if callbacks after this one change parameters at the end of a step
-  /// or the beginning of the next (Model::save_async).
-  checkpoint::Copying copying = checkpoint::Copying::kBeforeChange;
+  /// For `asynchronous`: with kBeforeChange, the next step copies only what is not written when its
+  /// optimizer begins. Choose it if nothing else changes parameters and the state of the optimizer:
+  /// no callback, and no forward, as that of an Embedding with `max_norm` does.
+  checkpoint::Copying copying = checkpoint::Copying::kAtOnce;
 };
 
 /// Saves `prefix-<epoch>_<step>` (Model::save) at intervals, and after Model::request_save has been

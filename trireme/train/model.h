@@ -325,18 +325,18 @@ class Model {
   /// the first batch.
   std::filesystem::path save(const checkpoint::SaveOptions& options) const;
 
-  /// Saves like `save`, but returns at once, and writes while training goes on. Before the next
-  /// step of the optimizer, the data of this rank that is not written yet is copied to memory,
-  /// which is kept for the next save. Only one save runs at a time: a call waits for the one
-  /// before. fit, train and dry_run wait for an unfinished save before they return, and throw its
-  /// failure. If they end by another exception, they print that failure on standard error.
+  /// Saves like `save`, but copies the data of this rank to memory and returns. The rest takes
+  /// place while training goes on. The memory is kept for the next save. Only one save runs at a
+  /// time: a call waits for the one before.
+  /// fit, train and dry_run wait for an unfinished save before they return, and throw its failure.
+  /// If they end by another exception, they print that failure on standard error.
   /// Collective, in the same order as the other calls of this model. If the save before has failed,
   /// throws its failure on all ranks and begins no new save.
-  /// @param copying kAtOnce if parameters or state of the optimizer are changed between this call
-  /// and the next `on_backward_end`, which makes the save fail otherwise. Outside of training,
-  /// everything is copied before the call returns.
+  /// @param copying kBeforeChange if nothing but the optimizer changes parameters: the next step
+  /// then waits for a copy of what is not written by then. Outside of training, everything is
+  /// copied before the call returns.
   void save_async(const checkpoint::SaveOptions& options,
-                  checkpoint::Copying copying = checkpoint::Copying::kBeforeChange) const;
+                  checkpoint::Copying copying = checkpoint::Copying::kAtOnce) const;
 
   /// Waits until an unfinished save of save_async is done, and returns the path of the last
   /// checkpoint that it made. Throws a failure once, on all ranks. Collective and blocking.

@@ -20,6 +20,11 @@ class GatedFiles : public checkpoint::FileLayer {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return is_waiting_; });
   }
+  /// Blocks calls again.
+  void close() {
+    const std::scoped_lock lock(mutex_);
+    is_open_ = is_waiting_ = false;
+  }
   /// Lets all calls through; with an error number they fail.
   void open(int error_number = 0) {
     const std::scoped_lock lock(mutex_);

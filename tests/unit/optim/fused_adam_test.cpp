@@ -208,6 +208,30 @@ TEST(FusedAdam, RefusesStateOfOtherParameters) {
   EXPECT_TRUE(large.equal(torch::ones({16, 4})));
 }
 
+TEST(FusedAdam, CountsNoStepAfterAnError) {
+  const auto optimizer_of = [](std::int64_t rows) {
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    for (const std::int64_t size : {std::int64_t{3}, rows}) {
+      const at::Tensor parameter = torch::ones({size}).requires_grad_();
+      parameter.mutable_grad() = torch::ones({size});
+      groups.emplace_back(std::vector<at::Tensor>{parameter});
+    }
+    return fused_adamw(groups, torch::optim::AdamWOptions(0.1));
+  };
+  const auto of_small = optimizer_of(4);
+  of_small->step();
+  std::stringstream archive;
+  torch::save(*of_small, archive);
+  const auto of_large = optimizer_of(5);
+  torch::load(*of_large, archive);
+  EXPECT_THROW(of_large->step(), UsageError);
+  const at::Tensor& first = of_large->param_groups()[0].params()[0];
+  EXPECT_TRUE(first.equal(torch::ones({3})));
+  const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+      *of_large->state().at(first.unsafeGetTensorImpl()));
+  EXPECT_EQ(state.step(), 1);
+}
+
 TEST(FusedAdam, TakesUpAmsgradLater) {
   const at::Tensor parameter = torch::ones({70}).requires_grad_();
   const auto optimizer = fused_adamw({parameter}, 0.1);

@@ -5,6 +5,7 @@
 #include "tests/unit/train/saved_training.h"
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/inspect.h>
+#include <trireme/checkpoint/reader.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/stopping.h>
@@ -13,7 +14,6 @@
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <optional>
@@ -157,45 +157,45 @@ TEST_F(CheckpointsBesideTraining, OfTensorParallelRanksGoOnWithTheSameBits) {
               IsEmpty());
 }
 
-// Steps overtake the writing of each tensor.
-class SlowWrites final : public checkpoint::FileLayer {
- public:
-  ssize_t write(int file, std::span<const std::byte> bytes, std::int64_t offset) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return FileLayer::write(file, bytes, offset);
-  }
-};
-
+// Nothing is written between a save and the end of the next step.
 TEST_F(CheckpointsBesideTraining, HaveTheBitsOfTheirStepWithAnyPlan) {
   std::vector<Plan> plans;
   for (const int level : {0, 1, 2, 3}) plans.push_back({.zero_level = level});
   plans.push_back({.mesh = {{"pipe", 2}}, .micro_batches = 2});
-  SlowWrites slow;
   for (std::size_t number = 0; number < plans.size(); ++number) {
     const Plan& plan = plans[number];
     std::vector<torch::nn::Sequential> networks;
     for (int i = 0; i < 4; ++i) networks.push_back(testing::small_network());
     testing::run_ranks(2, [&](const comm::Group& group) {
+      test::GatedWrites gate(1);
+      LambdaCallback swing({.step_end =
+                                [&](const StepEndContext& step) {
+                                  if (step.global_step % 2 != 0) return gate.open();
+                                  step.run.model.wait_for_save();
+                                  gate.close();
+                                },
+                            .epoch_end = [&](const EpochEndContext&) { gate.open(); }});
       const auto train = [&](const std::string& prefix, bool is_asynchronous) {
         auto& network = networks.at(static_cast<std::size_t>(2 * group.rank() + is_asynchronous));
-        auto optimizer = testing::momentum(*network);
+        torch::optim::Adam optimizer(network->parameters(), 0.01);
         Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = plan});
         Checkpoint checkpoint({.save = {.folder = folder_.path(),
                                         .prefix = join_message(prefix, number),
                                         .keep = 0,
-                                        .files = is_asynchronous ? &slow : nullptr},
-                               .every_steps = 1,
+                                        .files = is_asynchronous ? &gate : nullptr},
+                               .every_steps = 2,
                                .every_epochs = 0,
-                               .asynchronous = is_asynchronous});
-        model.train(2, plan.mesh.empty() ? batches(group) : batches(), {checkpoint});
+                               .asynchronous = is_asynchronous,
+                               .copying = checkpoint::Copying::kBeforeChange});
+        model.train(2, plan.mesh.empty() ? batches(group) : batches(), {swing, checkpoint});
       };
       train("before", false);
       train("beside", true);
     });
     const auto before = SavedTraining::saved(join_message("before", number));
     const auto beside = SavedTraining::saved(join_message("beside", number));
-    ASSERT_EQ(before.size(), 4U);
-    ASSERT_EQ(beside.size(), 4U);
+    ASSERT_EQ(before.size(), 2U);
+    ASSERT_EQ(beside.size(), 2U);
     for (std::size_t i = 0; i < before.size(); ++i) {
       // The ranks are threads, and have one generator.
       EXPECT_THAT(checkpoint::differences(folder_ / before[i], folder_ / beside[i]),
@@ -205,25 +205,66 @@ TEST_F(CheckpointsBesideTraining, HaveTheBitsOfTheirStepWithAnyPlan) {
   }
 }
 
-TEST_F(CheckpointsBesideTraining, FailIfACallbackChangesParametersUnlessAllAreCopiedBefore) {
+// A callback changes a parameter after the one that saves.
+TEST_F(CheckpointsBesideTraining, HoldNoLaterChangesOfCallbacks) {
+  at::Tensor weight;  // before the change
   test::GatedWrites gate(1);
+  LambdaCallback note({.step_end = [&](const StepEndContext& step) {
+    if (step.global_step == 1) weight = step.run.model.module().parameters()[0].detach().clone();
+  }});
   LambdaCallback change({.step_end = [&](const StepEndContext& step) {
     const torch::NoGradGuard no_grad;
     step.run.model.module().parameters()[0].mul_(0.5);
     gate.open();
   }});
-  Trained failing;
   CheckpointOptions own = options(1);
   own.save.files = &gate;
+  Trained run;
+  Checkpoint at_once(own);
+  run.model.train(1, batches(), {note, at_once, change});
+  checkpoint::Reader reader(folder_ / "test-1_1");
+  EXPECT_TRUE(reader.read("model", "0.weight").equal(weight));
+
+  gate.close();
+  own.copying = checkpoint::Copying::kBeforeChange;
+  Trained failing;
   Checkpoint late(own);
   EXPECT_THAT([&] { failing.model.train(1, batches(), {late, change}); },
               ThrowsMessage<UsageError>(
                   HasSubstr("tensor '0.weight' was changed while a checkpoint was being written")));
-  Trained run;
-  own.copying = checkpoint::Copying::kAtOnce;
-  Checkpoint at_once(own);
-  run.model.train(1, batches(), {at_once, change});
-  EXPECT_THAT(saved(), ElementsAre("test-1_1", "test-1_2", "test-1_3", "test-1_4"));
+}
+
+// Others change parameters right after the save: the optimizer, and the program after the training.
+TEST_F(CheckpointsBesideTraining, BeginAtAnyCallback) {
+  for (const bool at_end : {false, true}) {
+    at::Tensor weight;
+    test::GatedWrites gate(1);
+    checkpoint::SaveOptions save = options(1).save;
+    save.prefix = at_end ? "end" : "backward";
+    save.files = &gate;
+    const auto begin = [&](Model& model) {
+      weight = model.module().parameters()[0].detach().clone();
+      model.save_async(save, checkpoint::Copying::kBeforeChange);
+    };
+    LambdaCallback saving({.backward_end =
+                               [&](const StepContext& step) {
+                                 if (!at_end && step.global_step == 2) begin(step.run.model);
+                               },
+                           .step_end = [&](const StepEndContext&) { gate.open(); },
+                           .run_end =
+                               [&](const RunContext& context) {
+                                 gate.close();
+                                 if (at_end) begin(context.model);
+                               }});
+    Trained run;
+    run.model.train(1, batches(), {saving});
+    const torch::NoGradGuard no_grad;
+    run.model.module().parameters()[0].zero_();
+    gate.open();
+    const auto path = run.model.wait_for_save();
+    checkpoint::Reader reader(*path);
+    EXPECT_TRUE(reader.read("model", "0.weight").equal(weight)) << save.prefix;
+  }
 }
 
 TEST_F(CheckpointsBesideTraining, TellCallbacksOfTheirEndWhenTheyAreOnTheDisk) {

@@ -130,7 +130,9 @@ TensorPart cut_like(const Part& part, const Ranks& ranks, const char* section, s
           .shape = part.parameter.sizes().vec(),
           .slice = slice_of(part),
           .local = tensor.detach(),
-          .holders = ranks.holders_of(part)};
+          .holders = ranks.holders_of(part),
+          // Gathering parameters writes to the memory of the parts.
+          .changes_any_time = section == std::string_view(kModel)};
 }
 
 // Returns the parts of the parameters that this rank uses, by name.

@@ -140,7 +140,6 @@ void Model::save_async(const checkpoint::SaveOptions& options, checkpoint::Copyi
 
 void Model::Impl::copy_before_change() noexcept {
   if (saver) saver->before_change();
-  if (recovery) recovery->before_change();
 }
 
 std::optional<std::filesystem::path> Model::wait_for_save() const { return impl_->finish_save(); }

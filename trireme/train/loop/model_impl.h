@@ -278,7 +278,7 @@ struct Model::Impl {
   void keep_state(Run& run);
   /// Waits for an unfinished asynchronous save and tells callbacks of its end. Throws its failure.
   std::optional<std::filesystem::path> finish_save();
-  // Copies the tensors of running saves that are not written yet, before they change.
+  // Copies the tensors of a running save that are not written yet, before they change.
   void copy_before_change() noexcept;
   /// Waits for an unfinished save when training ends by an exception with the text `message`. Warns
   /// of a failure that the text does not contain.

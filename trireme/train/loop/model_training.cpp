@@ -175,6 +175,7 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
   });
   const bool has_stepped = run.calls.attempt("stepping the optimizer", [&] {
     timer.measure(Phase::kOptimizer, [&] {
+      copy_before_change();  // of a save that a callback has just begun
       if (options.clip_norm) {
         result.gradient_norm =
             clip_by_global_norm(optimizer, *options.clip_norm, sharing).item<double>();
@@ -371,7 +372,9 @@ History Model::Impl::run(Run& run) {
   running = &run;
   try {
     run_epochs(run);
+    copy_before_change();  // of a save that a callback has begun at the end
   } catch (...) {
+    copy_before_change();
     // Restores the state so that another training can follow, for example after a resume().
     running = nullptr;
     requested_epochs -= run.options.epochs;

@@ -92,7 +92,7 @@ void Recovery::after_step(std::int64_t global_step,
   saver_->finish();
   if (is_broken_) return;
   const Seconds writing = saver_->seconds();
-  saver_->save(options_, make, checkpoint::Copying::kBeforeChange);
+  saver_->save(options_, make);
   schedule_next(global_step, Clock::now() - started + writing, started);
 }
 

@@ -35,15 +35,11 @@ class Recovery {
     return !is_broken_ && global_step >= next_ && global_step != last_;
   }
 
-  /// Keeps the state after a step, if it is time to. It is written while training goes on. If it
-  /// cannot be kept, rank 0 prints a warning, and nothing is kept from then on.
+  /// Keeps the state after a step, if it is time to. Blocks until the data of this rank is copied;
+  /// it is written while training goes on. If it cannot be kept, rank 0 prints a warning, and
+  /// nothing is kept from then on.
   /// @param make returns the data of this rank.
   void after_step(std::int64_t global_step, const std::function<checkpoint::Content()>& make);
-
-  /// Copies what has not been written of the last state; call it before a step of the optimizer.
-  void before_change() noexcept {
-    if (saver_) saver_->before_change();
-  }
 
   /// Notes that a loss of this step was not finite. Returns true if an earlier attempt has noted
   /// the same step: to go back and to try it again has not helped.
