@@ -68,6 +68,7 @@
 #include <trireme/plan/expert_layouts.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/plan/transformer_layouts.h>
+#include <trireme/predict/model_flops.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>
