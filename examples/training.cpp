@@ -148,6 +148,7 @@ trireme::Evaluation train(trireme::Model& model, const data::DataLoader& trainin
   const trireme::checkpoint::SaveOptions save{.folder = options.run, .prefix = options.name};
   std::optional<trireme::Checkpoint> checkpoint;
   std::optional<trireme::JsonlWriter> events;
+  std::optional<trireme::PipelineTimelineWriter> timeline;
   if (!options.run.empty()) {
     callbacks.emplace_back(checkpoint.emplace(
         trireme::CheckpointOptions{.save = save, .every_steps = options.save_every}));
@@ -155,6 +156,8 @@ trireme::Evaluation train(trireme::Model& model, const data::DataLoader& trainin
         events.emplace(trireme::JsonlWriterOptions{.folder = options.run,
                                                    .tokens_per_sample = options.tokens_per_sample,
                                                    .flops_per_sample = options.flops_per_sample}));
+    callbacks.emplace_back(
+        timeline.emplace(trireme::PipelineTimelineWriterOptions{.folder = options.run}));
     if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix))
       model.resume(*newest);
   }

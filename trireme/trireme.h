@@ -90,6 +90,7 @@
 #include <trireme/train/model.h>
 #include <trireme/train/model_config.h>
 #include <trireme/train/monitors.h>
+#include <trireme/train/pipeline_timeline_writer.h>
 #include <trireme/train/progress_bar_callback.h>
 #include <trireme/train/stopping.h>
 #include <trireme/train/trace_writer.h>

@@ -53,12 +53,15 @@ double train(const Options& options, const trireme::World& world, const data::Be
   const trireme::checkpoint::SaveOptions save{.folder = options.run, .prefix = "bert", .keep = 2};
   std::optional<trireme::Checkpoint> checkpoint;
   std::optional<trireme::JsonlWriter> events;
+  std::optional<trireme::PipelineTimelineWriter> timeline;
   if (!options.run.empty()) {
     callbacks.emplace_back(checkpoint.emplace(trireme::CheckpointOptions{.save = save}));
     callbacks.emplace_back(events.emplace(
         trireme::JsonlWriterOptions{.folder = options.run,
                                     .tokens_per_sample = pairs.settings().sequence_length,
                                     .flops_per_sample = flops}));
+    callbacks.emplace_back(
+        timeline.emplace(trireme::PipelineTimelineWriterOptions{.folder = options.run}));
     const auto vocabulary = std::filesystem::path(options.data) / "vocab.txt";
     if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix)) {
       examples::check_same_vocabulary(options.run, vocabulary);

@@ -115,13 +115,14 @@ void run(const Options& options) {
   trireme::CsvWriter table({.folder = folder});
   trireme::JsonlWriter events(
       {.folder = folder, .every_steps = options.every_steps, .flops_per_sample = flops});
+  trireme::PipelineTimelineWriter timeline({.folder = folder});
   trireme::BestCheckpoint best_checkpoint(
       {.save = best, .score = [](const trireme::EvaluationEndContext& end) {
          return -end.evaluation.accuracy.value_or(0);
        }});
   trireme::Checkpoint checkpoint({.save = newest, .every_epochs = 1});
   if (records) {
-    callbacks.insert(callbacks.end(), {table, events, best_checkpoint, checkpoint});
+    callbacks.insert(callbacks.end(), {table, events, timeline, best_checkpoint, checkpoint});
   }
   if (!evaluates) {
     model.fit(training, test, {.epochs = options.epochs, .callbacks = callbacks});

@@ -123,6 +123,7 @@ TEST(ReportCommand, ThePageIsValidHtml) {
   const TemporaryFolder folder;
   write_run(folder.path(), 8, 120);
   folder.write("config.toml", "name = \"<&>\"\n");
+  folder.write("pipeline-step10.svg", "<svg xmlns=\"http://www.w3.org/2000/svg\">\n</svg>\n");
   JsonlFile file(folder / file_of(0));
   file.write(
       FailureRecord{.moment = {.time = 1, .epoch = 3, .global_step = 120}, .message = "<b>&"});

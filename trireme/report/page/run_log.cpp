@@ -434,6 +434,7 @@ RunLog read_run(const std::filesystem::path& folder) {
   InputFile config = open_input(folder / "config.toml");
   run.config = read_text(config, kMostConfigBytes).value_or("");
   run.peak = recorded_peak_of(run);
+  run.pipeline_pictures = read_pipeline_pictures(folder, run.notes);
   return run;
 }
 

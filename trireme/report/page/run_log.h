@@ -2,6 +2,7 @@
 // Reads a run folder, as described in docs/formats/run.md, into values.
 #pragma once
 
+#include <trireme/report/page/pipeline_pictures.h>
 #include <trireme/report/records.h>
 
 #include <cstdint>
@@ -53,6 +54,8 @@ struct RunLog {
   std::string config{};
   /// The peak rate that the last run has recorded. A caller may set another one.
   std::optional<Peak> peak{};
+  /// The measured timelines of the pipeline, if there is one.
+  PipelinePictures pipeline_pictures{};
 };
 
 /// Returns true if every step record contains the number of samples of all ranks. No sum over ranks
@@ -68,7 +71,7 @@ std::optional<double> flops_per_sample_of(const RunLog& run);
 /// Returns the dtype of matrix products in the same way.
 std::optional<std::string> dtype_of(const RunLog& run);
 
-/// Reads `events-rank<r>.jsonl` of every rank. The
+/// Reads `events-rank<r>.jsonl` of every rank, `config.toml` and the timelines of pipelines. The
 /// following are notes and not errors: a last line that was cut off, other lines that are not
 /// records, ranks without a file, and ranks that end early. Keeps all step records in memory, about
 /// 250 bytes each. Throws ConfigError if the folder or all such files are missing, or if the format
