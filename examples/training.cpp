@@ -101,6 +101,13 @@ trireme::Plan plan_for(const PlanOptions& options, const torch::nn::Module& netw
   return plan;
 }
 
+double flops_per_sample(torch::nn::Module& network,
+                        const std::function<torch::Tensor(const data::Batch& batch)>& loss,
+                        data::DataLoader samples) {
+  const auto first = samples.batch(1).open(0)->next();
+  return trireme::predict::model_flops(network, [&] { return loss(first.value()); });
+}
+
 std::int64_t batches_of_step(const trireme::Model& model) {
   if (is_automatic(model)) return 1;
   const trireme::ModelOptions& options = model.options();
@@ -141,11 +148,16 @@ trireme::Evaluation train(trireme::Model& model, const data::DataLoader& trainin
   const trireme::checkpoint::SaveOptions save{.folder = options.run, .prefix = options.name};
   std::optional<trireme::Checkpoint> checkpoint;
   std::optional<trireme::JsonlWriter> events;
+  std::optional<trireme::PipelineTimelineWriter> timeline;
   if (!options.run.empty()) {
     callbacks.emplace_back(checkpoint.emplace(
         trireme::CheckpointOptions{.save = save, .every_steps = options.save_every}));
-    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{
-        .folder = options.run, .tokens_per_sample = options.tokens_per_sample}));
+    callbacks.emplace_back(
+        events.emplace(trireme::JsonlWriterOptions{.folder = options.run,
+                                                   .tokens_per_sample = options.tokens_per_sample,
+                                                   .flops_per_sample = options.flops_per_sample}));
+    callbacks.emplace_back(
+        timeline.emplace(trireme::PipelineTimelineWriterOptions{.folder = options.run}));
     if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix))
       model.resume(*newest);
   }

@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ struct TrainingOptions : PlanOptions {
   std::string run;
   std::int64_t save_every = 0;  // steps between checkpoints; 0: only at the end of each epoch
   std::optional<std::int64_t> tokens_per_sample;  // of language models, for the records
+  std::optional<double> flops_per_sample;         // of forward and backward, for the records
 };
 
 /// Adds the options of a training with those of its plan.
@@ -49,6 +51,12 @@ void add_number(CLI::App& app, const std::string& name, std::int64_t& number,
 /// plan that does not fit the number of ranks.
 trireme::Plan plan_for(const PlanOptions& options, const torch::nn::Module& network,
                        const trireme::comm::Group& group);
+
+/// Counts the FLOPs of forward and backward for each sample, by the first of the samples. Call it
+/// before a Model takes the network.
+double flops_per_sample(torch::nn::Module& network,
+                        const std::function<torch::Tensor(const trireme::data::Batch& batch)>& loss,
+                        trireme::data::DataLoader samples);
 
 /// Returns how many batches of one rank make a step of all ranks. A plan that is found
 /// automatically divides one batch itself.

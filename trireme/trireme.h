@@ -68,6 +68,7 @@
 #include <trireme/plan/expert_layouts.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/plan/transformer_layouts.h>
+#include <trireme/predict/model_flops.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>
@@ -89,6 +90,7 @@
 #include <trireme/train/model.h>
 #include <trireme/train/model_config.h>
 #include <trireme/train/monitors.h>
+#include <trireme/train/pipeline_timeline_writer.h>
 #include <trireme/train/progress_bar_callback.h>
 #include <trireme/train/stopping.h>
 #include <trireme/train/trace_writer.h>

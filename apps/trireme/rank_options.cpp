@@ -99,9 +99,11 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
       ->option_text("NAME=VALUE")
       ->allow_extra_args(false);
   command
-      .add_option("--cluster", options.cluster,
-                  "Description of the cluster by whose links layouts are chosen, as for trireme "
-                  "predict: a name, or a TOML file (default: TRIREME_CLUSTER, or none)")
+      .add_option(
+          "--cluster", options.cluster,
+          "Description of the cluster by whose links layouts are chosen, and whose peak FLOP/s "
+          "runs record, as for trireme predict: a name, or a TOML file (default: TRIREME_CLUSTER, "
+          "or none)")
       ->option_text("NAME");
   command
       .add_option("--plan", options.plan,

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report_command.h"
+#include <trireme/base/error.h>
+#include <trireme/cluster/cluster_file.h>
+#include <trireme/cluster/operator_time.h>
 #include <trireme/report/page/page.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +11,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +21,28 @@ namespace {
 struct ReportOptions {
   std::vector<std::filesystem::path> runs;
   std::filesystem::path output;
+  std::string cluster;
 };
+
+// Compares a run with the peak of these devices. Notes why that is impossible.
+void set_peak(report::RunLog& run, const cluster::Cluster& cluster) {
+  const auto flops = report::flops_per_sample_of(run);
+  const auto dtype = report::dtype_of(run);
+  if (!flops || !dtype) {
+    run.notes.push_back(join_message(
+        "utilization is unknown: the run has recorded no ",
+        flops ? "dtype" : "FLOPs of its samples (JsonlWriterOptions::flops_per_sample)"));
+    return;
+  }
+  run.peak.reset();  // what the run has recorded is that of another description
+  try {
+    run.peak = report::Peak{.flops = cluster::peak_flops(cluster, run.world_size, *dtype),
+                            .dtype = *dtype,
+                            .cluster = cluster.name};
+  } catch (const UsageError& error) {
+    run.notes.push_back(join_message("utilization is unknown: ", error.what()));
+  }
+}
 
 // Distinguishes folders with the same name by their paths as typed.
 void name_apart(std::vector<report::RunLog>& runs,
@@ -30,8 +55,13 @@ void name_apart(std::vector<report::RunLog>& runs,
 }
 
 void write_report(const ReportOptions& options) {
+  std::optional<cluster::Cluster> cluster;
+  if (!options.cluster.empty()) cluster = cluster::read_cluster(options.cluster);
   std::vector<report::RunLog> runs;
-  for (const std::filesystem::path& folder : options.runs) runs.push_back(report::read_run(folder));
+  for (const std::filesystem::path& folder : options.runs) {
+    runs.push_back(report::read_run(folder));
+    if (cluster) set_peak(runs.back(), *cluster);
+  }
   const bool is_one = runs.size() == 1;
   name_apart(runs, options.runs);
   auto file = options.output;
@@ -60,6 +90,12 @@ void add_report_command(CLI::App& app) {
       ->required();
   command->add_option("--output", options->output, "File to write")
       ->default_str("report.html in that folder; comparison.html here for several");
+  command
+      ->add_option("--cluster", options->cluster,
+                   "Description of the devices, or its file: shows which share of their peak the "
+                   "model reaches")
+      ->option_text("NAME")
+      ->default_str("what the run has recorded");
   command->callback([options] { write_report(*options); });
 }
 

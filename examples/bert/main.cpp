@@ -21,10 +21,20 @@ struct Options : examples::PretrainingOptions, examples::PlanOptions {
   std::string run;
 };
 
+// Returns the FLOPs of a pair, or nothing without a run to record them in.
+std::optional<double> flops_of(const Options& options, const data::DataLoader& validation,
+                               models::BERT& network) {
+  if (options.run.empty()) return {};
+  const auto batch = validation.open(0)->next().value();
+  const auto loss = [&] { return examples::pretraining_loss(network, batch); };
+  return trireme::predict::model_flops(*network, loss) / static_cast<double>(batch.rows());
+}
+
 // Returns the loss of the validation.
 double train(const Options& options, const trireme::World& world, const data::BertPairs& pairs,
              const data::DataLoader& training, const data::DataLoader& validation,
              models::BERT& network) {
+  const auto flops = flops_of(options, validation, network);
   const auto optimizer =
       examples::make_optimizer(*network, options.optimizer, options.learning_rate);
   const trireme::Plan plan = examples::plan_for(options, *network, world.group);
@@ -43,10 +53,15 @@ double train(const Options& options, const trireme::World& world, const data::Be
   const trireme::checkpoint::SaveOptions save{.folder = options.run, .prefix = "bert", .keep = 2};
   std::optional<trireme::Checkpoint> checkpoint;
   std::optional<trireme::JsonlWriter> events;
+  std::optional<trireme::PipelineTimelineWriter> timeline;
   if (!options.run.empty()) {
     callbacks.emplace_back(checkpoint.emplace(trireme::CheckpointOptions{.save = save}));
-    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{
-        .folder = options.run, .tokens_per_sample = pairs.settings().sequence_length}));
+    callbacks.emplace_back(events.emplace(
+        trireme::JsonlWriterOptions{.folder = options.run,
+                                    .tokens_per_sample = pairs.settings().sequence_length,
+                                    .flops_per_sample = flops}));
+    callbacks.emplace_back(
+        timeline.emplace(trireme::PipelineTimelineWriterOptions{.folder = options.run}));
     const auto vocabulary = std::filesystem::path(options.data) / "vocab.txt";
     if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix)) {
       examples::check_same_vocabulary(options.run, vocabulary);

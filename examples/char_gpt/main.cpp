@@ -15,7 +15,7 @@ struct Options : examples::LanguageOptions {
   double dropout = 0.1;
 };
 
-void run(const Options& options) {
+void run(Options options) {
   examples::check_divides({"--heads", options.heads}, {"--hidden", options.hidden});
   const auto world = trireme::init();
   torch::manual_seed(options.seed);
@@ -31,6 +31,10 @@ void run(const Options& options) {
   const auto loss = [&](const trireme::data::Batch& rows) {
     return trireme::CrossEntropy()(network(rows["input"]).transpose(1, 2), rows["target"]);
   };
+  if (!options.run.empty()) {
+    options.flops_per_sample =
+        examples::flops_per_sample(*network, loss, trireme::data::DataLoader(text.training));
+  }
   const trireme::Plan plan = examples::plan_for(options, *network, world.group);
   trireme::Model model(
       loss, network.ptr(), optimizer,

@@ -42,7 +42,7 @@ void check(const Options& options) {
                           {"--heads", options.heads});
 }
 
-void run(const Options& options) {
+void run(Options options) {
   if (options.pretrained.empty()) check(options);
   const auto world = trireme::init();
   torch::manual_seed(options.seed);
@@ -59,6 +59,10 @@ void run(const Options& options) {
   const auto loss = [&](const trireme::data::Batch& rows) {
     return trireme::CrossEntropy()(network(rows["input"]).transpose(1, 2), rows["target"]);
   };
+  if (!options.run.empty()) {
+    options.flops_per_sample =
+        examples::flops_per_sample(*network, loss, trireme::data::DataLoader(text.training));
+  }
   const trireme::Plan plan = examples::plan_for(options, *network, world.group);
   trireme::Model model(
       loss, network.ptr(), optimizer,

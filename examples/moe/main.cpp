@@ -72,7 +72,7 @@ void print(const std::map<std::string, Counts>& mixtures) {
   }
 }
 
-void run(const Options& options) {
+void run(Options options) {
   examples::check_divides({"--heads", options.heads}, {"--hidden", options.hidden});
   if (options.layers % 2 != 0) {
     throw trireme::UsageError(
@@ -102,6 +102,10 @@ void run(const Options& options) {
     const auto error = trireme::CrossEntropy()(logits.transpose(1, 2), rows["target"]);
     return network->is_training() ? error + options.balance_weight * balance_loss : error;
   };
+  if (!options.run.empty()) {
+    options.flops_per_sample =
+        examples::flops_per_sample(*network, loss, trireme::data::DataLoader(text.training));
+  }
   trireme::Plan plan = examples::plan_for(options, *network, world.group);
   plan.broadcast_buffers = false;  // each rank counts the tokens of its own sequences
   trireme::Model model(

@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include <iostream>
+#include <optional>
 
 namespace data = trireme::data;
 using examples::Options;
@@ -56,6 +57,15 @@ trireme::LearningRateSchedule rates(const Options& options, std::int64_t steps_i
   return options.warm_up > 0 ? schedule.after_warm_up(options.warm_up * steps_in_epoch) : schedule;
 }
 
+// Counts the FLOPs of an image in a batch of a rank: batch norm refuses single values.
+double flops_per_image(const Options& options, models::ResNet& network) {
+  const std::int64_t side = options.image_size;
+  const torch::Tensor images = torch::zeros({options.batch, 3, side, side});
+  const torch::Tensor labels = torch::zeros({options.batch}, torch::kLong);
+  const auto loss = [&] { return trireme::CrossEntropy()(network(images), labels); };
+  return trireme::predict::model_flops(*network, loss) / static_cast<double>(options.batch);
+}
+
 void print(const trireme::Evaluation& result, const trireme::TopK& top) {
   std::cout << "test loss " << trireme::report::fixed(result.loss, 4) << ", accuracy "
             << trireme::report::fixed(result.accuracy.value_or(0) * 100, 2) << " %, of the top 5 "
@@ -71,6 +81,9 @@ void run(const Options& options) {
   examples::use_channels_last(*network);
   torch::optim::SGD optimizer(network->parameters(),
                               torch::optim::SGDOptions(options.learning_rate).momentum(0.9));
+  const bool records = !options.run.empty();
+  std::optional<double> flops;
+  if (records) flops = flops_per_image(options, network);
   trireme::TopK top(5);
   const trireme::Plan plan = examples::plan_for(options, *network, world.group);
   trireme::Model model(network, trireme::CrossEntropy(), optimizer,
@@ -98,17 +111,18 @@ void run(const Options& options) {
     if (end.run.rank == 0) print(end.evaluation, top);
   }});
   trireme::Callbacks callbacks{schedule, loss_monitor, time_monitor, validation};
-  const bool records = !options.run.empty();
   const std::filesystem::path folder = records ? options.run : ".";
   trireme::CsvWriter table({.folder = folder});
-  trireme::JsonlWriter events({.folder = folder, .every_steps = options.every_steps});
+  trireme::JsonlWriter events(
+      {.folder = folder, .every_steps = options.every_steps, .flops_per_sample = flops});
+  trireme::PipelineTimelineWriter timeline({.folder = folder});
   trireme::BestCheckpoint best_checkpoint(
       {.save = best, .score = [](const trireme::EvaluationEndContext& end) {
          return -end.evaluation.accuracy.value_or(0);
        }});
   trireme::Checkpoint checkpoint({.save = newest, .every_epochs = 1});
   if (records) {
-    callbacks.insert(callbacks.end(), {table, events, best_checkpoint, checkpoint});
+    callbacks.insert(callbacks.end(), {table, events, timeline, best_checkpoint, checkpoint});
   }
   if (!evaluates) {
     model.fit(training, test, {.epochs = options.epochs, .callbacks = callbacks});

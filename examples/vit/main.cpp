@@ -48,7 +48,7 @@ data::DataLoader images(const Options& options, data::Split split) {
       .map("image", data::normalize({0.5, 0.5, 0.5}, {0.25, 0.25, 0.25}));
 }
 
-void run(const Options& options) {
+void run(Options options) {
   const bool is_synthetic = options.synthetic > 0;
   const std::int64_t side = is_synthetic ? 32 : 28;
   examples::check_divides({"--patch", options.patch}, {"the side of the images", side});
@@ -64,6 +64,13 @@ void run(const Options& options) {
                                          .feed_forward = 4 * options.hidden,
                                          .classes = 10});
   torch::optim::AdamW optimizer(network->parameters(), options.learning_rate);
+  if (!options.run.empty()) {
+    const auto loss = [&](const data::Batch& batch) {
+      return trireme::CrossEntropy()(network(batch["image"]), batch["label"]);
+    };
+    options.flops_per_sample =
+        examples::flops_per_sample(*network, loss, images(options, data::Split::kTrain));
+  }
   const trireme::Plan plan = examples::plan_for(options, *network, world.group);
   trireme::Model model(
       network, trireme::CrossEntropy(), optimizer,

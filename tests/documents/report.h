@@ -4,4 +4,15 @@
 
 #include <trireme/trireme.h>
 
-namespace page_report {}
+#include <torch/torch.h>
+
+namespace page_report {
+
+struct NetworkImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& tokens);
+};
+TORCH_MODULE(Network);
+
+extern Network network;
+
+}  // namespace page_report

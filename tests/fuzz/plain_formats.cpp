@@ -15,6 +15,7 @@
 #include <trireme/launch/status/http_request.h>
 #include <trireme/launch/status/run_status.h>
 #include <trireme/report/page/page.h>
+#include <trireme/report/page/pipeline_pictures.h>
 #include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/verifier/verify.h>
 
@@ -36,6 +37,13 @@ void read_dump(std::string_view bytes) {
 void read_run_log(std::string_view bytes) {
   file_of("run/events-rank0.jsonl", bytes);
   report::to_html(report::read_run(folder() / "run"));
+}
+
+void read_pipeline_trace(std::string_view bytes) {
+  file_of("pipeline/pipeline-step1.svg", "<svg >\n</svg>\n");
+  file_of("pipeline/pipeline-step1.json", bytes);
+  std::vector<std::string> notes;
+  report::pipeline_section(report::read_pipeline_pictures(folder() / "pipeline", notes));
 }
 
 void read_schedule(std::string_view bytes) {
@@ -111,6 +119,7 @@ std::vector<Format> plain_formats() {
   return {{"toml", read_toml},
           {"dump", read_dump},
           {"run_log", read_run_log},
+          {"pipeline_trace", read_pipeline_trace},
           {"schedule", read_schedule},
           {"idx", read_idx},
           {"npy_header", read_npy_header},

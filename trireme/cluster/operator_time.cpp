@@ -9,13 +9,16 @@
 namespace trireme::cluster {
 namespace {
 
+double required_peak(const DeviceKind& device, std::string_view dtype) {
+  const double peak = peak_flops(device, dtype);
+  if (peak > 0) return peak;
+  throw UsageError(
+      join_message("device ", device.name, " has no peak rate for products in ", dtype),
+      join_message("add teraflops.", dtype, " to its description"));
+}
+
 double product_rate(const DeviceKind& device, const OperatorWork& work) {
-  const double peak = peak_flops(device, work.dtype);
-  if (peak <= 0) {
-    throw UsageError(
-        join_message("device ", device.name, " has no peak rate for products in ", work.dtype),
-        join_message("add teraflops.", work.dtype, " to its description"));
-  }
+  const double peak = required_peak(device, work.dtype);
   const Efficiency& reached = device.efficiency;
   return peak * reached.product * work.flops /
          (work.flops + reached.half_product_gigaflops * kGiga);
@@ -37,6 +40,15 @@ double peak_flops(const DeviceKind& device, std::string_view dtype) {
   if (dtype == "bfloat16") return peak.bfloat16 * kTera;
   if (dtype.starts_with("float8")) return peak.float8 * kTera;
   return 0;
+}
+
+double peak_flops(const Cluster& cluster, std::int64_t ranks, std::string_view dtype) {
+  double sum = 0;
+  for (const Hosts& hosts : cluster.with_ranks(ranks).hosts) {
+    const auto devices = static_cast<double>(hosts.count * hosts.devices);
+    sum += devices * required_peak(cluster.device(hosts.device), dtype);
+  }
+  return sum;
 }
 
 const Curve* measured_operator(const Cluster& cluster, std::string_view device,

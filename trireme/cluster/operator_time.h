@@ -5,6 +5,7 @@
 
 #include <trireme/cluster/cluster.h>
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -39,6 +40,10 @@ double seconds(const DeviceKind& device, const OperatorWork& work, const Curve* 
 
 /// Returns the peak rate of products in FLOP/s. 0: not supported.
 double peak_flops(const DeviceKind& device, std::string_view dtype);
+
+/// Returns the peak rate of products of the first `ranks` devices of a cluster together, in FLOP/s.
+/// Throws UsageError if the cluster has fewer devices, or if one of them has no peak for the dtype.
+double peak_flops(const Cluster& cluster, std::int64_t ranks, std::string_view dtype);
 
 /// Returns the curve of an operator that a calibration measured on a device; null if there is none.
 /// A product without a curve of its own, such as `aten::matmul`, has that of `aten::mm`.

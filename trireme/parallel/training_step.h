@@ -96,6 +96,8 @@ struct MicroBatchStepOptions {
   /// so that it draws the numbers that the uninterrupted run would have drawn. -1 means the number
   /// of steps that this object has run so far.
   std::int64_t number = -1;
+  /// Fills MicroBatchResults::report, as StepOptions::report does.
+  bool report = false;
   std::string function{};  ///< the name of one of the StepFunctions; empty means the first
 };
 
@@ -107,6 +109,8 @@ struct MicroBatchResults {
   /// Filled by evaluations only. A value is undefined on ranks along `pipe` whose stages do not
   /// compute it, unless EvaluateOptions::share_results is set.
   std::vector<std::vector<at::Tensor>> results{};
+  /// The measured times and memory of the step. Present if MicroBatchStepOptions::report was set.
+  std::optional<pipeline::StepReport> report{};
 };
 
 /// The measured time of a step with one number of micro-batches.

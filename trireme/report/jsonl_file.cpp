@@ -58,7 +58,10 @@ void JsonlFile::write(const RunRecord& run) {
   record["world_size"] = run.world_size;
   record["epochs"] = run.epochs;
   record["steps_in_epoch"] = run.steps_in_epoch;
-  if (run.tokens_per_sample) record["tokens_per_sample"] = *run.tokens_per_sample;
+  add(record, "tokens_per_sample", run.tokens_per_sample);
+  add(record, "flops_per_sample", run.flops_per_sample);
+  if (!run.dtype.empty()) record["dtype"] = run.dtype;
+  add(record, "peak_flops", run.peak_flops);
   record["settings"] = Json(run.settings);
   record["environment"] = Json(run.environment);
   append(line_of(record), run.moment);

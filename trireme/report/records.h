@@ -30,8 +30,11 @@ struct RunRecord {
   std::int64_t epochs = 0;                          ///< the number of the last epoch of this call
   std::int64_t steps_in_epoch = 0;                  ///< the number of steps of one epoch
   std::optional<std::int64_t> tokens_per_sample{};  ///< tokens of each sample, with padding
-  Texts settings{};     ///< the settings of the program and of the model
-  Texts environment{};  ///< the machine, versions, command and revision
+  std::optional<double> flops_per_sample{};         ///< of forward and backward of the model
+  std::string dtype{};  ///< dtype of matrix products, as PyTorch spells it; empty: unknown
+  std::optional<double> peak_flops{};  ///< peak FLOP/s of the devices of all ranks in `dtype`
+  Texts settings{};                    ///< the settings of the program and of the model
+  Texts environment{};                 ///< the machine, versions, command and revision
 };
 
 /// The time that steps spent in each phase, in seconds.

@@ -20,6 +20,7 @@
 namespace trireme {
 
 class Model;
+struct MeasuredPipeline;
 
 /// Numbers with names, which callbacks log for other callbacks.
 using Scalars = std::map<std::string, double, std::less<>>;
@@ -112,6 +113,9 @@ struct StepEndContext : StepContext {
   /// The phases of the step on this rank in order, beginning with the callbacks since the step
   /// before. Valid during the hook only.
   std::span<const PhaseSpan> spans{};
+  /// The measured timeline of the step, if a rank called Model::measure_pipeline for it and the
+  /// plan has stages; otherwise null (pipeline_timeline_writer.h).
+  std::shared_ptr<const MeasuredPipeline> pipeline{};
 };
 
 /// An evaluation by fit or train that is about to begin.

@@ -288,6 +288,11 @@ class Model {
   /// handlers.
   void request_save() noexcept;
 
+  /// Measures what each stage of a pipeline does when in the step that is about to begin, even if
+  /// only one rank calls it: StepEndContext::pipeline has the result. Call it in
+  /// Callback::on_step_begin. Does nothing if the plan has no stages.
+  void measure_pipeline() noexcept;
+
   /// Returns loss and accuracy over the data of all ranks, and fills the metrics of the options.
   /// Runs in evaluation mode and without gradients, and restores the modes afterwards. The parts of
   /// the ranks may differ in size. All ranks use the buffers of rank 0 (running statistics), which

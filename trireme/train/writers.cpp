@@ -3,7 +3,10 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
+#include <trireme/base/warning.h>
+#include <trireme/cluster/operator_time.h>
 #include <trireme/comm/torch_version.h>
+#include <trireme/parallel/tensor_parallel/cluster_links.h>
 #include <trireme/report/append_file.h>
 #include <trireme/report/csv_file.h>
 #include <trireme/report/jsonl_file.h>
@@ -14,11 +17,16 @@
 #include <trireme/train/monitors.h>
 #include <trireme/version.h>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Type.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <map>
 #include <typeinfo>
 #include <utility>
 
@@ -73,6 +81,37 @@ report::Texts environment_of(const Model& model) {
   return environment;
 }
 
+// Returns the dtype of matrix products as PyTorch spells it: that of autocast, or that of most
+// elements of the parameters.
+std::string dtype_of(const Model& model) {
+  if (model.options().autocast)
+    return std::string(c10::getDtypeNames(*model.options().autocast).first);
+  std::map<at::ScalarType, std::int64_t> elements;
+  for (const at::Tensor& parameter : model.module().parameters()) {
+    elements[parameter.scalar_type()] += parameter.numel();
+  }
+  if (elements.empty()) return {};
+  const at::ScalarType dtype =
+      std::ranges::max_element(elements, {}, [](const auto& item) { return item.second; })->first;
+  const bool uses_tf32 =
+      dtype == at::kFloat && model.device().is_cuda() &&
+      at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+          at::Float32Precision::TF32;
+  return uses_tf32 ? "tf32" : std::string(c10::getDtypeNames(dtype).first);
+}
+
+// Adds the peak of the devices, if TRIREME_CLUSTER names their description.
+void add_peak(report::RunRecord& record) {
+  const auto cluster = detail::cluster_of_environment();
+  if (!cluster) return;
+  try {
+    record.peak_flops = cluster::peak_flops(*cluster, record.world_size, record.dtype);
+    record.environment["cluster"] = cluster->name;
+  } catch (const UsageError& error) {  // the training itself needs no peak
+    if (record.rank == 0) warn("the peak FLOP/s of this run are not recorded: ", error.what());
+  }
+}
+
 std::optional<double> learning_rate_of(const Model& model) {
   const auto& groups = model.optimizer().param_groups();
   if (groups.empty()) return {};
@@ -102,9 +141,12 @@ void RecordWriter::on_run_begin(const RunContext& run) {
                            .epochs = run.last_epoch,
                            .steps_in_epoch = run.steps_in_epoch,
                            .tokens_per_sample = tokens_per_sample(),
+                           .flops_per_sample = flops_per_sample(),
+                           .dtype = dtype_of(run.model),
                            .settings = settings(),
                            .environment = environment_of(run.model)};
   record.settings.merge(settings_of(run.model));
+  if (record.flops_per_sample) add_peak(record);
   file_->write(record);
 }
 
@@ -210,10 +252,17 @@ std::unique_ptr<report::RecordFile> CsvWriter::open(const RunContext& /*run*/) {
 JsonlWriter::JsonlWriter(const JsonlWriterOptions& options)
     : RecordWriter(options.folder, options.every_steps, Ranks::kAll),
       settings_(options.settings),
-      tokens_per_sample_(options.tokens_per_sample) {
-  if (tokens_per_sample_.value_or(1) >= 1) return;
-  throw UsageError(join_message("JsonlWriterOptions::tokens_per_sample is ", *tokens_per_sample_),
-                   "give the length of the sequences, or leave it out");
+      tokens_per_sample_(options.tokens_per_sample),
+      flops_per_sample_(options.flops_per_sample) {
+  if (tokens_per_sample_.value_or(1) < 1) {
+    throw UsageError(join_message("JsonlWriterOptions::tokens_per_sample is ", *tokens_per_sample_),
+                     "give the length of the sequences, or leave it out");
+  }
+  const double flops = flops_per_sample_.value_or(1);
+  if (std::isfinite(flops) && flops > 0) return;
+  throw UsageError(join_message("JsonlWriterOptions::flops_per_sample is ", flops,
+                                ", expected a finite number above 0"),
+                   "give what predict::model_flops counts for a sample, or leave it out");
 }
 
 std::unique_ptr<report::RecordFile> JsonlWriter::open(const RunContext& run) {

@@ -42,6 +42,8 @@ class RecordWriter : public Callback {
   virtual report::Texts settings() const { return {}; }
   /// Returns the tokens of each sample, if it has any.
   virtual std::optional<std::int64_t> tokens_per_sample() const { return {}; }
+  /// Returns the FLOPs of the model for each sample, if they are known.
+  virtual std::optional<double> flops_per_sample() const { return {}; }
 
  private:
   void flush();
@@ -87,6 +89,10 @@ struct JsonlWriterOptions {
   /// The tokens of each sample of a language model, with padding: `trireme report` shows tokens per
   /// second then.
   std::optional<std::int64_t> tokens_per_sample{};
+  /// The floating-point operations of forward and backward for each sample
+  /// (predict::model_flops): `trireme report` shows FLOP/s then, and which share they are of the
+  /// peak of the devices, if TRIREME_CLUSTER or `trireme report --cluster` names their description.
+  std::optional<double> flops_per_sample{};
 };
 
 /// Writes `events-rank<r>.jsonl` on every rank: all records of a run, with its settings and
@@ -94,17 +100,19 @@ struct JsonlWriterOptions {
 class JsonlWriter final : public RecordWriter {
  public:
   /// The folder is made when training begins. Throws UsageError for an interval or a number of
-  /// tokens below 1.
+  /// tokens below 1, and for FLOPs that are not a finite number above 0.
   explicit JsonlWriter(const JsonlWriterOptions& options);
 
  protected:
   std::unique_ptr<report::RecordFile> open(const RunContext& run) override;
   report::Texts settings() const override { return settings_; }
   std::optional<std::int64_t> tokens_per_sample() const override { return tokens_per_sample_; }
+  std::optional<double> flops_per_sample() const override { return flops_per_sample_; }
 
  private:
   report::Texts settings_;
   std::optional<std::int64_t> tokens_per_sample_;
+  std::optional<double> flops_per_sample_;
 };
 
 /// Settings of TensorBoardWriter.

@@ -12,6 +12,7 @@ namespace {
 using test::file_of;
 using test::write_run;
 using testing::HasSubstr;
+using testing::Not;
 using trireme::test::is_installed;
 using trireme::test::read_file;
 using trireme::test::shell;
@@ -63,6 +64,49 @@ TEST(ReportCommand, ComparesSeveralRuns) {
       2);
 }
 
+// Two ranks take 1,920 samples in 2.46 s.
+TEST(ReportCommand, ComparesFlopsWithTheDevicesOfACluster) {
+  const TemporaryFolder folder;
+  write_run(folder.path(), 2, 60);
+  const auto page_with = [&](const std::string& cluster) {
+    const auto finished = shell(report_command(folder.path().string() + " --cluster " + cluster));
+    EXPECT_EQ(finished.code, 0) << finished.output;
+    return finished.output + read_file(folder / "report.html");
+  };
+  EXPECT_THAT(
+      page_with("cpu"),
+      HasSubstr("note: utilization is unknown: the run has recorded no FLOPs of its samples "
+                "(JsonlWriterOptions::flops_per_sample)\n"));
+  const auto record = [&](const std::string& dtype) {
+    JsonlFile file(folder / file_of(1));
+    RunRecord run = test::run_record(1, 2, 60);
+    run.flops_per_sample = 1e6;
+    run.dtype = dtype;
+    run.peak_flops = 1e12;
+    file.write(run);
+    file.write(EndRecord{.moment = {.time = 2e9, .epoch = 2, .global_step = 60}});
+  };
+  record("");
+  EXPECT_THAT(page_with("cpu"),
+              HasSubstr("note: utilization is unknown: the run has recorded no dtype\n"));
+  record("float32");
+  const std::string page = page_with("cpu");
+  EXPECT_THAT(page, Not(HasSubstr("note: ")));
+  EXPECT_THAT(page, HasSubstr("<span>Model FLOPs</span><b class=\"\">1.56 GFLOP/s</b>"));
+  EXPECT_THAT(page, HasSubstr("<span>Utilization</span><b class=\"\">1.0 %</b><span>of 160 GFLOP/s "
+                              "in float32, CPU hosts with two ranks</span>"));
+  ASSERT_EQ(shell(report_command(folder.path().string())).code, 0);
+  EXPECT_THAT(read_file(folder / "report.html"), HasSubstr("<span>of 1 TFLOP/s in float32</span>"));
+  record("float8");
+  EXPECT_THAT(page_with("cpu"), HasSubstr("note: utilization is unknown: device CPU core has no "
+                                          "peak rate for products in float8\n"));
+  EXPECT_THAT(read_file(folder / "report.html"), Not(HasSubstr("Utilization")));
+
+  const auto unknown = shell(report_command(folder.path().string() + " --cluster nowhere.toml"));
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.output, HasSubstr("nowhere.toml"));
+}
+
 TEST(ReportCommand, FailsForWhatIsNoRun) {
   const TemporaryFolder folder;
   const auto empty = shell(report_command(folder.path().string()));
@@ -79,6 +123,7 @@ TEST(ReportCommand, ThePageIsValidHtml) {
   const TemporaryFolder folder;
   write_run(folder.path(), 8, 120);
   folder.write("config.toml", "name = \"<&>\"\n");
+  folder.write("pipeline-step10.svg", "<svg xmlns=\"http://www.w3.org/2000/svg\">\n</svg>\n");
   JsonlFile file(folder / file_of(0));
   file.write(
       FailureRecord{.moment = {.time = 1, .epoch = 3, .global_step = 120}, .message = "<b>&"});

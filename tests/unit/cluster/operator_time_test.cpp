@@ -3,10 +3,13 @@
 
 #include <trireme/base/error.h>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 namespace trireme::cluster {
 namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 
 DeviceKind device() {
   return {.name = "gpu",
@@ -77,6 +80,27 @@ TEST(OperatorTime, OfAnOptimizerIsTheSumOverItsTensors) {
 TEST(OperatorTime, RefusesADtypeWithoutAPeak) {
   const OperatorWork work = {.kind = OperatorKind::kProduct, .flops = 1, .dtype = "float16"};
   EXPECT_THROW((void)seconds(device(), work), UsageError);
+}
+
+TEST(PeakFlops, OfSeveralRanksIsTheSumOverTheirDevices) {
+  DeviceKind slow = device();
+  slow.name = "old";
+  slow.teraflops = {.float32 = 1};
+  const Cluster cluster = {.name = "lab",
+                           .devices = {device(), slow},
+                           .hosts = {{.count = 2, .devices = 4, .device = "gpu"},
+                                     {.count = 1, .devices = 4, .device = "old"}}};
+  EXPECT_EQ(peak_flops(cluster, 1, "bfloat16"), 100e12);
+  EXPECT_EQ(peak_flops(cluster, 6, "float32"), 60e12);
+  EXPECT_EQ(peak_flops(cluster, 10, "float32"), 82e12);
+  EXPECT_EQ(peak_flops(cluster, 8, "bfloat16"), 800e12);
+  EXPECT_THAT([&] { (void)peak_flops(cluster, 9, "bfloat16"); },
+              ThrowsMessage<UsageError>(
+                  HasSubstr("device old has no peak rate for products in bfloat16\n  hint: add "
+                            "teraflops.bfloat16 to its description")));
+  EXPECT_THAT([&] { (void)peak_flops(cluster, 13, "float32"); },
+              ThrowsMessage<UsageError>(
+                  HasSubstr("cluster lab has 12 devices, and 13 ranks need one each")));
 }
 
 }  // namespace

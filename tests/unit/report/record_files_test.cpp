@@ -85,6 +85,9 @@ TEST(JsonlFile, HasTheOtherKinds) {
                        .epochs = 5,
                        .steps_in_epoch = 6,
                        .tokens_per_sample = 128,
+                       .flops_per_sample = 1.5e9,
+                       .dtype = "bfloat16",
+                       .peak_flops = 2.5e12,
                        .settings = {{"plan", "a \"b\"\nc"}},
                        .environment = {{"host", "n\xff"}}});
   file.write(EpochRecord{.moment = moment, .loss = 0.5, .samples = 10, .seconds = 2});
@@ -98,7 +101,8 @@ TEST(JsonlFile, HasTheOtherKinds) {
       read_file(folder / "run.jsonl"),
       R"({"kind":"run)" + begin +
           R"("format":1,"rank":1,"world_size":4,"epochs":5,"steps_in_epoch":6,)" +
-          R"("tokens_per_sample":128,"settings":{"plan":"a \"b\"\nc"},"environment":{"host":"n)" +
+          R"("tokens_per_sample":128,"flops_per_sample":1500000000.0,"dtype":"bfloat16",)" +
+          R"("peak_flops":2500000000000.0,"settings":{"plan":"a \"b\"\nc"},"environment":{"host":"n)" +
           "\xEF\xBF\xBD" + "\"}}\n" + R"({"kind":"epoch)" + begin +
           R"("loss":0.5,"samples":10,"seconds":{"total":2.0}})" + "\n" + R"({"kind":"evaluation)" +
           begin + R"("loss":0.5,"accuracy":0.75,"samples":10,"seconds":{"total":2.0}})" + "\n" +

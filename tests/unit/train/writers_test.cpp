@@ -16,8 +16,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -112,6 +115,54 @@ TEST_F(Writers, JsonlHasWhatHappenedInOrder) {
   EXPECT_EQ(records[7].at("stopped"), false);
 }
 
+// Sets an environment variable for a test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST_F(Writers, JsonlHasFlopsAndThePeakOfTheClusterInTheDtypeOfProducts) {
+  const auto run_of = [&](const char* folder, const ModelOptions& options,
+                          std::optional<double> flops) {
+    JsonlWriter writer({.folder = folder_ / folder, .flops_per_sample = flops});
+    Model model(network_, CrossEntropy(), optimizer_, options);
+    model.train(1, data_, {writer});
+    return records_of(folder_ / folder / "events-rank0.jsonl").front();
+  };
+  const Json plain = run_of("plain", {}, 800);
+  EXPECT_EQ(plain.at("flops_per_sample"), 800);
+  EXPECT_EQ(plain.at("dtype"), "float32");
+  EXPECT_FALSE(plain.contains("peak_flops"));
+  const Variable cluster("TRIREME_CLUSTER", "cpu");
+  const Json described = run_of("described", {}, 800);
+  EXPECT_EQ(described.at("peak_flops"), 0.08e12);
+  EXPECT_EQ(described.at("environment").at("cluster"), "CPU hosts with two ranks");
+  const Json half = run_of("half", {.autocast = at::kBFloat16}, 800);
+  EXPECT_EQ(half.at("dtype"), "bfloat16");
+  EXPECT_EQ(half.at("peak_flops"), 0.16e12);
+  EXPECT_FALSE(run_of("without", {}, std::nullopt).contains("peak_flops"));
+}
+
+TEST_F(Writers, JsonlOfADtypeWithoutAPeakHasNoneAndWarns) {
+  const Variable cluster("TRIREME_CLUSTER", "v100-32");
+  JsonlWriter writer({.folder = folder_.path(), .flops_per_sample = 800});
+  Model model(network_, CrossEntropy(), optimizer_, {.autocast = at::kBFloat16});
+  ::testing::internal::CaptureStderr();
+  model.train(1, data_, {writer});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("the peak FLOP/s of this run are not recorded: device V100-32 has no peak "
+                        "rate for products in bfloat16"));
+  const Json run = records_of(folder_ / "events-rank0.jsonl").front();
+  EXPECT_EQ(run.at("dtype"), "bfloat16");
+  EXPECT_FALSE(run.contains("peak_flops"));
+}
+
 TEST_F(Writers, StepsStandForAllSinceTheOneBefore) {
   JsonlWriter all({.folder = folder_ / "all"});
   JsonlWriter some({.folder = folder_ / "some", .every_steps = 5});
@@ -160,6 +211,10 @@ TEST_F(Writers, RefuseAnIntervalBelowOneAndAFolderThatCannotBe) {
               ThrowsMessage<UsageError>(HasSubstr("n = 0")));
   EXPECT_THAT([] { const JsonlWriter writer({.folder = "x", .tokens_per_sample = 0}); },
               ThrowsMessage<UsageError>(HasSubstr("tokens_per_sample is 0")));
+  for (const double flops : {0.0, -1.0, std::numeric_limits<double>::infinity()}) {
+    EXPECT_THAT([&] { const JsonlWriter writer({.folder = "x", .flops_per_sample = flops}); },
+                ThrowsMessage<UsageError>(HasSubstr("flops_per_sample is ")));
+  }
   JsonlWriter nowhere({.folder = "/dev/null/x"});
   TraceWriter no_trace({.folder = "/dev/null/x"});
   TensorBoardWriter no_scalars({.folder = "/dev/null/x"});

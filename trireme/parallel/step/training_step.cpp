@@ -351,10 +351,11 @@ MicroBatchResults TrainingStep::step_micro_batches(const MicroBatches& micro_bat
   }
   MicroBatchResults results;
   impl.run_step(batch, options.number < 0 ? impl.steps : options.number,
-                {.share_loss = false, .report = false, .scale = options.scale},
-                [&](const pipeline::StepResult& result) {
+                {.share_loss = false, .report = options.report, .scale = options.scale},
+                [&](pipeline::StepResult& result) {
                   results.losses =
                       share_losses(result, impl.latest->staged.program(), *impl.ranks, impl.stages);
+                  results.report = std::move(result.report);
                 });
   return results;
 }

@@ -183,9 +183,9 @@ std::string results_of(const std::vector<RunLog>& runs) {
   std::string html =
       "<section class=\"card\">\n<div class=\"scroll\"><table>\n<thead><tr><th "
       "scope=\"col\">run</th>";
-  for (const char* name :
-       {"status", "ranks", "steps", "batch", "time in steps", "training loss", "evaluation loss",
-        "best", "accuracy", "best", "samples/s", "tokens/s", "busiest expert", "memory"})
+  for (const char* name : {"status", "ranks", "steps", "batch", "time in steps", "training loss",
+                           "evaluation loss", "best", "accuracy", "best", "samples/s", "tokens/s",
+                           "model FLOPs", "utilization", "busiest expert", "memory"})
     html += "<th scope=\"col\" class=\"n\">" + std::string(name) + "</th>";
   html += "</tr></thead>\n<tbody>\n";
   for (const RunLog& run : runs) {
@@ -209,6 +209,8 @@ std::string results_of(const std::vector<RunLog>& runs) {
             cell(share(accuracy)) + cell(share(all.best_accuracy)) +
             cell(all.longest > 0 ? rate(all.samples / all.longest) : "") +
             cell(all.tokens_per_second ? rate(*all.tokens_per_second) : "") +
+            cell(all.flops_per_second ? flops_text(*all.flops_per_second) : "") +
+            cell(all.utilization ? percent(*all.utilization) : "") +
             cell(all.balance ? fixed(all.balance->busiest, 2) + " x" : "") +
             cell(all.peak_bytes > 0 ? bytes_text(all.peak_bytes) : "") + "</tr>\n";
   }

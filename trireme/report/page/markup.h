@@ -20,6 +20,9 @@ std::string script_safe(std::string json);
 /// Returns a text as a JSON string with quotes.
 std::string json_text(std::string_view text);
 
+/// Returns bytes in Base64 with padding (RFC 4648, section 4).
+std::string base64(std::string_view bytes);
+
 /// Returns pairs of a name and a value as a table, escaped. Returns an empty text if there are
 /// none.
 std::string definition_table(const std::vector<std::pair<std::string, std::string>>& rows);

@@ -8,6 +8,7 @@
 #include <trireme/report/page/assets.h>
 #include <trireme/report/page/comparison.h>
 #include <trireme/report/page/markup.h>
+#include <trireme/report/page/pipeline_pictures.h>
 #include <trireme/report/page/run_charts.h>
 #include <trireme/report/page/summary.h>
 
@@ -307,7 +308,8 @@ std::string document_of(const std::string& title, const std::string& body,
 std::string to_html(const RunLog& run) {
   return document_of(run.name,
                      header_of(run) + tiles_of(run) + notes_of(run) + failures_of(run) +
-                         curves_section(run) + time_section(run) + about_section(run),
+                         curves_section(run) + time_section(run) +
+                         pipeline_section(run.pipeline_pictures) + about_section(run),
                      epochs_json(run));
 }
 

@@ -262,6 +262,9 @@ class RankReader {
                          .epochs = integer_at(record, "epochs"),
                          .steps_in_epoch = integer_at(record, "steps_in_epoch"),
                          .tokens_per_sample = optional_integer(record, "tokens_per_sample"),
+                         .flops_per_sample = optional_number(record, "flops_per_sample"),
+                         .dtype = record.value("dtype", std::string()),
+                         .peak_flops = optional_number(record, "peak_flops"),
                          .settings = texts_at(record, "settings"),
                          .environment = texts_at(record, "environment")});
   }
@@ -332,6 +335,28 @@ void note_short(RunLog& run) {
   }
 }
 
+// Returns the last run of the first rank whose last run has what `has` asks for; null if none has.
+const RunRecord* last_run_with(const RunLog& run, bool (*has)(const RunRecord&)) {
+  for (const RankLog& rank : run.ranks) {
+    if (!rank.runs.empty() && has(rank.runs.back())) return &rank.runs.back();
+  }
+  return nullptr;
+}
+
+bool is_rate(const std::optional<double>& number) {
+  return number && std::isfinite(*number) && *number > 0;
+}
+
+std::optional<Peak> recorded_peak_of(const RunLog& run) {
+  const RunRecord* const last =
+      last_run_with(run, [](const RunRecord& record) { return is_rate(record.peak_flops); });
+  if (last == nullptr) return {};
+  const auto cluster = last->environment.find("cluster");
+  return Peak{.flops = *last->peak_flops,
+              .dtype = last->dtype,
+              .cluster = cluster == last->environment.end() ? "" : cluster->second};
+}
+
 void note_unfinite(RunLog& run) {
   for (const RankLog& rank : run.ranks) {
     const auto is_none = [](const StepRecord& step) { return !std::isfinite(step.loss); };
@@ -354,12 +379,23 @@ bool knows_all_samples(const RunLog& run) {
 }
 
 std::optional<double> tokens_per_sample_of(const RunLog& run) {
-  std::optional<double> tokens;
-  for (const RankLog& rank : run.ranks) {
-    const std::int64_t own = rank.runs.empty() ? 0 : rank.runs.back().tokens_per_sample.value_or(0);
-    if (!tokens && own > 0) tokens = static_cast<double>(own);
-  }
-  return tokens;
+  const RunRecord* const last = last_run_with(
+      run, [](const RunRecord& record) { return record.tokens_per_sample.value_or(0) > 0; });
+  if (last == nullptr) return {};
+  return static_cast<double>(*last->tokens_per_sample);
+}
+
+std::optional<double> flops_per_sample_of(const RunLog& run) {
+  const RunRecord* const last =
+      last_run_with(run, [](const RunRecord& record) { return is_rate(record.flops_per_sample); });
+  return last == nullptr ? std::nullopt : last->flops_per_sample;
+}
+
+std::optional<std::string> dtype_of(const RunLog& run) {
+  const RunRecord* const last =
+      last_run_with(run, [](const RunRecord& record) { return !record.dtype.empty(); });
+  if (last == nullptr) return {};
+  return last->dtype;
 }
 
 RunLog read_run(const std::filesystem::path& folder) {
@@ -397,6 +433,8 @@ RunLog read_run(const std::filesystem::path& folder) {
   note_unfinite(run);
   InputFile config = open_input(folder / "config.toml");
   run.config = read_text(config, kMostConfigBytes).value_or("");
+  run.peak = recorded_peak_of(run);
+  run.pipeline_pictures = read_pipeline_pictures(folder, run.notes);
   return run;
 }
 

@@ -2,6 +2,7 @@
 // Reads a run folder, as described in docs/formats/run.md, into values.
 #pragma once
 
+#include <trireme/report/page/pipeline_pictures.h>
 #include <trireme/report/records.h>
 
 #include <cstdint>
@@ -33,6 +34,13 @@ struct RankLog {
   bool has_failed = false;
 };
 
+/// The peak rate of the devices of a run, to which its FLOP/s are compared.
+struct Peak {
+  double flops = 0;       ///< FLOP/s of all ranks together
+  std::string dtype{};    ///< the dtype of the products
+  std::string cluster{};  ///< the name of the description that says it
+};
+
 /// The records of all ranks.
 struct RunLog {
   std::string name;  ///< the name of the folder
@@ -44,6 +52,10 @@ struct RunLog {
   std::vector<std::string> notes{};
   /// The text of `config.toml`, or empty if there is none.
   std::string config{};
+  /// The peak rate that the last run has recorded. A caller may set another one.
+  std::optional<Peak> peak{};
+  /// The measured timelines of the pipeline, if there is one.
+  PipelinePictures pipeline_pictures{};
 };
 
 /// Returns true if every step record contains the number of samples of all ranks. No sum over ranks
@@ -53,10 +65,17 @@ bool knows_all_samples(const RunLog& run);
 /// Returns the number of tokens in each sample, as the last run says; std::nullopt if none says it.
 std::optional<double> tokens_per_sample_of(const RunLog& run);
 
-/// Reads `events-rank<r>.jsonl` of every rank. The following are notes and not errors: a last line
-/// that was cut off, other lines that are not records, ranks without a file, and ranks that end
-/// early. Keeps all step records in memory, about 250 bytes each. Throws ConfigError if the folder
-/// or all such files are missing, or if the format is unknown.
+/// Returns the FLOPs of forward and backward of a sample in the same way.
+std::optional<double> flops_per_sample_of(const RunLog& run);
+
+/// Returns the dtype of matrix products in the same way.
+std::optional<std::string> dtype_of(const RunLog& run);
+
+/// Reads `events-rank<r>.jsonl` of every rank, `config.toml` and the timelines of pipelines. The
+/// following are notes and not errors: a last line that was cut off, other lines that are not
+/// records, ranks without a file, and ranks that end early. Keeps all step records in memory, about
+/// 250 bytes each. Throws ConfigError if the folder or all such files are missing, or if the format
+/// is unknown.
 RunLog read_run(const std::filesystem::path& folder);
 
 }  // namespace trireme::report

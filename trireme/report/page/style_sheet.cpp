@@ -41,6 +41,7 @@ pre { margin: 8px 0 0; font: 12px/1.5 ui-monospace, "DejaVu Sans Mono", monospac
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 12px; }
 .charts.small { grid-template-columns: repeat(auto-fit, minmax(min(100%, 330px), 1fr)); }
 .chart { margin: 0; padding: 12px 14px 8px; min-width: 0; break-inside: avoid; }
+.picture { margin: 0 0 12px; } .picture img { display: block; margin: 8px 0 0; }
 figcaption { font-weight: 600; }
 figcaption .unit { font-weight: normal; }
 sup { font-size: 75%; line-height: 0; }
@@ -113,6 +114,7 @@ footer { margin-top: 28px; color: var(--soft); font-size: 12px; }
   .columns { columns: 2; }
   .frame { grid-template-rows: 150px 20px auto; }
   .card, .tile { break-inside: avoid; }
+  .picture img { max-width: 100%; height: auto; }
   .tiles { grid-template-columns: repeat(5, 1fr); }
   .cursor, .readout { display: none !important; }
   .shared { position: static; }

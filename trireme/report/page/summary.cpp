@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 namespace trireme::report {
 namespace {
@@ -33,6 +34,11 @@ void add_evaluations(Summary& summary, const RankLog& rank) {
           summary.best_loss.value_or(std::numeric_limits<double>::infinity()), evaluation.loss);
     }
   }
+}
+
+std::string below_utilization(const Peak& peak) {
+  return "of " + flops_text(peak.flops) + (peak.dtype.empty() ? "" : " in " + peak.dtype) +
+         (peak.cluster.empty() ? "" : ", " + peak.cluster);
 }
 
 }  // namespace
@@ -104,8 +110,21 @@ Summary summary_of(const RunLog& run) {
   if (tokens && summary.longest > 0) {
     summary.tokens_per_second = *tokens * summary.samples / summary.longest;
   }
+  const auto flops = flops_per_sample_of(run);
+  if (flops && summary.longest > 0) {
+    summary.flops_per_second = *flops * summary.samples / summary.longest;
+    if (run.peak) summary.utilization = *summary.flops_per_second / run.peak->flops;
+  }
   summary.balance = last_balance_of(run);
   return summary;
+}
+
+std::string flops_text(double per_second) {
+  constexpr std::string_view kPrefixes = "kMGTPE";
+  std::size_t prefix = 0;
+  double value = per_second / 1e3;
+  for (; value >= 999.5 && prefix + 1 < kPrefixes.size(); ++prefix) value /= 1e3;
+  return significant(value, 3) + " " + kPrefixes[prefix] + "FLOP/s";
 }
 
 std::string value_text(const std::string& name, const std::string& value) {
@@ -152,6 +171,12 @@ std::string tiles_of(const RunLog& run) {
     html += tile("Throughput", rate(all.samples / all.longest), "samples/s, all ranks");
     if (all.tokens_per_second) {
       html += tile("Tokens", rate(*all.tokens_per_second), "tokens/s, all ranks, with padding");
+    }
+    if (all.flops_per_second) {
+      html += tile("Model FLOPs", flops_text(*all.flops_per_second), "all ranks");
+    }
+    if (all.utilization) {
+      html += tile("Utilization", percent(*all.utilization), below_utilization(*run.peak));
     }
     html += tile("Communication", percent(all.waited / all.total), "of the time, all ranks");
     html += tile("Waiting for data", percent(all.starved / all.total), "of the time, all ranks");

@@ -31,7 +31,9 @@ struct Summary {
   std::optional<double> best_accuracy;              ///< the best accuracy of all evaluations
   std::optional<double> best_loss;                  ///< the best loss of all evaluations
   std::optional<double> tokens_per_second;          ///< of all ranks, if a sample's are known
-  std::optional<MeanBalance> balance;               ///< of experts, in the last epoch
+  std::optional<double> flops_per_second;           ///< of the model on all ranks, likewise
+  std::optional<double> utilization;  ///< flops_per_second as a share of the peak, if that is known
+  std::optional<MeanBalance> balance;  ///< of experts, in the last epoch
 };
 
 Summary summary_of(const RunLog& run);
@@ -48,6 +50,9 @@ RunStatus status_of(const RunLog& run);
 
 /// Returns a number of bytes for people, such as `1.50 GiB`.
 std::string bytes_text(double bytes);
+
+/// Returns a number of FLOP/s for people, such as `1.50 TFLOP/s`.
+std::string flops_text(double per_second);
 
 /// Returns a setting as people read it: the value of a name that ends with `_bytes` in a larger
 /// unit

@@ -206,6 +206,8 @@ void Model::gather_parameters() { impl_->runner->gather_parameters(); }
 
 void Model::request_stop() noexcept { impl_->wants_to_stop = true; }
 void Model::request_save() noexcept { impl_->wants_to_save = true; }
+
+void Model::measure_pipeline() noexcept { impl_->wants_timeline = true; }
 bool Model::is_leaving() const { return impl_->is_leaving; }
 bool Model::is_stopped() const { return impl_->is_stopped; }
 torch::nn::Module& Model::module() const { return *impl_->module; }

@@ -170,6 +170,8 @@ struct Model::Impl {
   Run* running = nullptr;
   std::atomic<bool> wants_to_stop = false;  // this rank
   std::atomic<bool> wants_to_save = false;  // this rank
+  bool wants_timeline = false;              // this rank, of the next step in stages
+  bool measures_step = false;               // all ranks, the next step in stages
   bool is_stopped = false;                  // all ranks
   bool is_listening = false;                // to requests to leave, during a training
   bool is_leaving = false;                  // all ranks

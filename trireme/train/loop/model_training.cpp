@@ -105,17 +105,25 @@ std::int64_t Model::Impl::steps_in_epoch(const data::DataLoader& data) const {
   return steps;
 }
 
-// Throws on all ranks if any has failed. Returns whether any rank wants to stop.
+// Throws on all ranks if any has failed. Returns whether any rank wants to stop. Sets
+// `measures_step` if any rank wants the timeline of the next step.
 bool Model::Impl::agree_to_stop(const Run& run) {
-  enum Wish : std::int64_t { kNone, kStop, kLeave, kFail };
+  enum Wish : std::int64_t { kNone, kStop, kLeave, kFail, kNumWishes };
   Wish own = is_asked_to_leave() ? kLeave : wants_to_stop ? kStop : kNone;
+  measures_step = measures_step || wants_timeline;
   if (options.group.size() == 1) {
     is_leaving = is_leaving || own == kLeave;
     return own != kNone;
   }
   const detail::Failures& failures = run.calls.failures();
   if (failures.has_failed()) own = kFail;
-  const auto most = all_counts(own, options.group).max().item<std::int64_t>();
+  const at::Tensor all = all_counts(own + (measures_step ? kNumWishes : 0), options.group);
+  const std::int64_t* const wishes = all.const_data_ptr<std::int64_t>();
+  std::int64_t most = kNone;
+  for (int rank = 0; rank < options.group.size(); ++rank) {
+    most = std::max<std::int64_t>(most, wishes[rank] % kNumWishes);
+    measures_step = measures_step || wishes[rank] >= kNumWishes;
+  }
   if (most == kFail) failures.throw_on_all("training");
   if (most == kLeave && !std::exchange(is_leaving, true)) comm::leave_with_others();
   return most != kNone;
@@ -360,6 +368,7 @@ void Model::Impl::record_step(detail::PredictedStep& predicted, const Run& run) 
 History Model::Impl::run(Run& run) {
   const auto deterministic = determinism();
   wants_to_stop = wants_to_save = is_stopped = is_leaving = false;
+  wants_timeline = measures_step = false;
   const detail::Listening listening(is_listening = listens(run));
   find_device();
   module->train();

@@ -18,6 +18,7 @@
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/loop/model_impl.h>
 #include <trireme/train/loop/out_of_memory.h>
+#include <trireme/train/pipeline_timeline_writer.h>
 
 #include <torch/torch.h>
 
@@ -249,12 +250,18 @@ void Model::StagedRunner::step(Run& run, data::BatchStream* batches, StepEndCont
   model_.note_rows(step, round.front());
   for (const data::Batch& batch : round) step.samples += batch.valid_rows();
   const double scale = model_.loss_scale ? model_.loss_scale->value() : 1;
-  const MicroBatchResults results = timer.measure(Phase::kBackward, [&] {
+  model_.wants_timeline = false;
+  const bool is_measured = std::exchange(model_.measures_step, false);
+  MicroBatchResults results = timer.measure(Phase::kBackward, [&] {
     return detail::with_memory_account(*model_.module, model_.optimizer, model_.device, [&] {
-      return training_.step_micro_batches(micro_batches,
-                                          {.scale = scale, .number = step.global_step - 1});
+      return training_.step_micro_batches(
+          micro_batches, {.scale = scale, .number = step.global_step - 1, .report = is_measured});
     });
   });
+  if (results.report) {
+    step.pipeline = std::make_shared<const MeasuredPipeline>(
+        MeasuredPipeline{.schedule = training_.schedule(), .report = std::move(*results.report)});
+  }
   std::vector<detail::MicroBatchLoss> losses;
   for (const data::Batch& batch : round) {
     losses.push_back({results.losses[std::ssize(losses)], batch.valid_rows()});

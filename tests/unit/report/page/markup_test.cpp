@@ -29,6 +29,16 @@ TEST(ScriptSafe, CannotEndTheScript) {
   EXPECT_EQ(script_safe(json_text("</script><!--")), "\"\\u003c/script>\\u003c!--\"");
 }
 
+// The vectors of RFC 4648, section 10.
+TEST(Base64, PadsToGroupsOfFour) {
+  EXPECT_EQ(base64(""), "");
+  EXPECT_EQ(base64("f"), "Zg==");
+  EXPECT_EQ(base64("fo"), "Zm8=");
+  EXPECT_EQ(base64("foo"), "Zm9v");
+  EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(base64(std::string("\xff\x00\xfb", 3)), "/wD7");
+}
+
 TEST(DefinitionTable, EscapesBothColumns) {
   EXPECT_EQ(definition_table({}), "");
   const std::string table =

@@ -3,6 +3,7 @@
 
 #include "tests/unit/report/page/run_files.h"
 #include <trireme/base/error.h>
+#include <trireme/report/page/summary.h>
 
 #include <gmock/gmock.h>
 
@@ -189,6 +190,37 @@ TEST(Page, ShowsTokensAndTheBusiestExpert) {
                               "<span>an even share, last epoch; 20.0 % dropped</span>"));
 }
 
+// Two ranks take 6,400 samples in 4.1 s, 2 GFLOP each: 3.12 TFLOP/s.
+TEST(Page, ShowsFlopsAndTheirShareOfThePeak) {
+  RunLog run = run_of(2, 100);
+  EXPECT_THAT(to_html(run), Not(HasSubstr("FLOP")));
+  run.peak = Peak{.flops = 12.5e12, .dtype = "bfloat16", .cluster = "<lab>"};
+  EXPECT_THAT(to_html(run), Not(HasSubstr("Utilization")));
+  run.ranks[1].runs.back().flops_per_sample = 2e9;
+  EXPECT_THAT(
+      to_html(run),
+      HasSubstr("<span>Model FLOPs</span><b class=\"\">3.12 TFLOP/s</b><span>all ranks</span>"));
+  EXPECT_THAT(to_html(run),
+              HasSubstr("<span>Utilization</span><b class=\"\">25.0 %</b><span>of 12.5 TFLOP/s in "
+                        "bfloat16, &lt;lab&gt;</span>"));
+  RunLog unknown = run;
+  unknown.peak.reset();
+  EXPECT_THAT(to_html(unknown), HasSubstr("3.12 TFLOP/s"));
+  EXPECT_THAT(to_html(unknown), Not(HasSubstr("Utilization")));
+  const std::string compared = to_html(std::vector<RunLog>{run, unknown, run_of(1, 5)});
+  EXPECT_THAT(compared, HasSubstr("class=\"n\">utilization</th>"));
+  EXPECT_THAT(compared, HasSubstr("<td class=\"n\">3.12 TFLOP/s</td><td class=\"n\">25.0 %</td>"));
+  EXPECT_THAT(compared, HasSubstr("<td class=\"n\">3.12 TFLOP/s</td><td class=\"n\"></td>"));
+}
+
+TEST(Page, WritesFlopsInTheLargestUnit) {
+  EXPECT_EQ(flops_text(0), "0 kFLOP/s");
+  EXPECT_EQ(flops_text(999.4e3), "999 kFLOP/s");
+  EXPECT_EQ(flops_text(999.6e3), "1 MFLOP/s");
+  EXPECT_EQ(flops_text(1.234e15), "1.23 PFLOP/s");
+  EXPECT_EQ(flops_text(5e21), "5e+03 EFLOP/s");
+}
+
 // Both runs have the same batches, and the second a loss that is higher by 0.25.
 TEST(Page, ComparesLossesTokensAndExpertsWithTheFirstRun) {
   std::vector<RunLog> runs = {run_of(1, 20), run_of(1, 40)};
@@ -212,7 +244,8 @@ TEST(Page, ComparesLossesTokensAndExpertsWithTheFirstRun) {
   EXPECT_THAT(difference, Not(HasSubstr("data-series=\"&lt;reference")));
   EXPECT_THAT(figure("Tokens"), HasSubstr("data-series=\"other\""));
   EXPECT_THAT(figure("Busiest expert"), HasSubstr("data-series=\"other\""));
-  EXPECT_THAT(html, HasSubstr("<td class=\"n\">8,000</td><td class=\"n\">1.50 x</td>"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"n\">8,000</td><td class=\"n\"></td><td class=\"n\"></td>"
+                              "<td class=\"n\">1.50 x</td>"));
   // Runs without these have no such charts.
   const std::string plain = to_html(std::vector<RunLog>{run_of(1, 5), run_of(1, 5)});
   EXPECT_THAT(plain, Not(HasSubstr("<figcaption>Busiest expert")));

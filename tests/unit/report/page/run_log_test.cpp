@@ -76,6 +76,33 @@ TEST(RunLog, KnowsTheTokensOfASampleWhereTheLastRunSaysThem) {
   EXPECT_EQ(tokens(kRun + run("-1")), std::nullopt);
 }
 
+TEST(RunLog, KnowsTheFlopsOfASampleAndThePeakWhereTheLastRunSaysThem) {
+  const TemporaryFolder folder;
+  JsonlFile file(folder / file_of(0));
+  RunRecord record = test::run_record(0, 2);
+  file.write(record);
+  EXPECT_EQ(flops_per_sample_of(read_run(folder.path())), std::nullopt);
+  EXPECT_EQ(dtype_of(read_run(folder.path())), std::nullopt);
+  EXPECT_FALSE(read_run(folder.path()).peak);
+  record.flops_per_sample = 3e9;
+  record.dtype = "bfloat16";
+  record.peak_flops = 4e12;
+  record.environment["cluster"] = "lab";
+  file.write(record);
+  const RunLog run = read_run(folder.path());
+  EXPECT_EQ(flops_per_sample_of(run), 3e9);
+  EXPECT_EQ(dtype_of(run), "bfloat16");
+  ASSERT_TRUE(run.peak);
+  EXPECT_EQ(run.peak->flops, 4e12);
+  EXPECT_EQ(run.peak->dtype, "bfloat16");
+  EXPECT_EQ(run.peak->cluster, "lab");
+  record.flops_per_sample = -1;
+  record.peak_flops = 0;
+  file.write(record);
+  EXPECT_EQ(flops_per_sample_of(read_run(folder.path())), std::nullopt);
+  EXPECT_FALSE(read_run(folder.path()).peak);
+}
+
 TEST(RunLog, SaysWhatTheDiskDidNotTake) {
   const TemporaryFolder folder;
   folder.write("events-rank0.jsonl",
