@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs functions of tensors with every placement of every input and compares values and gradients
-// with one process. A run by ctest's label `fast` gives a dozen combinations of the placements of all
-// inputs; with TRIREME_THOROUGH set (label `thorough`) every placement of each input comes in some
-// combination with those of the others; with TRIREME_EXHAUSTIVE set (label `slow`), in hundreds.
+// with one process. A run by ctest's label `fast` gives a dozen combinations of the placements of
+// all inputs; with TRIREME_THOROUGH set (label `thorough`) every placement of each input comes in
+// some combination with those of the others; with TRIREME_EXHAUSTIVE set (label `slow`), in
+// hundreds.
 #pragma once
 
 #include <trireme/base/environment.h>
