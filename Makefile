@@ -2,7 +2,7 @@
 # Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
 # needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build bench-gpu chaos gpu-test gpu-bundle quality-gpt quality-bert install package python python-test wheel docs clean
+.PHONY: help demo build test test-thorough test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build bench-gpu chaos gpu-test gpu-bundle quality-gpt quality-bert install package python python-test wheel docs clean
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 RANKS ?= 2
@@ -11,7 +11,7 @@ PREFIX ?= $(CURDIR)/build/install
 BIN = build/release/bin
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## Train a residual network on 60,000 images over two processes (RANKS=4: over four)
 	@tools/setup build demo
@@ -26,6 +26,11 @@ test: ## Build, and run the fast tests
 	@tools/setup build test
 	@tools/build release all
 	@tools/test release fast
+
+test-thorough: ## Build, and run what continuous integration tests beyond the fast tests
+	@tools/setup build test
+	@tools/build release all
+	@tools/test release thorough
 
 test-slow: ## Build, and run the slow tests, then the fuzzers
 	@tools/setup build test demo shells slurm prometheus transformers
@@ -45,6 +50,7 @@ check-all: ## check on every file, GCC, Arm, sanitizers, all tests, docs, a mome
 	@$(MAKE) gcc
 	@$(MAKE) arm
 	@$(MAKE) test
+	@$(MAKE) test-thorough
 	@$(MAKE) test-slow
 	@$(MAKE) docs
 	@$(MAKE) bench BENCH=--smoke
@@ -58,20 +64,20 @@ tsan: ## Thread sanitizer, on the tests with threads of the components without L
 	@tools/build tsan threaded_tests
 	@tools/test tsan threads
 
-asan: ## Address and undefined-behaviour sanitizers, on the fast tests
+asan: ## Address and undefined-behaviour sanitizers, on the fast and thorough tests
 	@tools/setup build test
 	@tools/build asan all
-	@tools/test asan fast
+	@tools/test asan fast thorough
 
-gcc: ## Build with GCC, and run the fast tests
+gcc: ## Build with GCC, and run the fast and thorough tests
 	@tools/setup build test
 	@tools/build gcc all
-	@tools/test gcc fast
+	@tools/test gcc fast thorough
 
 arm: ## Cross-compile the components without LibTorch for 64-bit Arm, and test them in an emulator
 	@tools/setup build arm
 	@tools/build arm all
-	@tools/test arm fast
+	@tools/test arm fast thorough
 
 fuzz: ## Fuzz the reader of every file format, a minute each
 	@tools/setup build test fuzz

@@ -1,11 +1,13 @@
-# trireme_test(<name> SOURCES <files…> [LINK <targets…>] [TORCH none|aten|full] [SLOW] [SLOW_CASES <patterns…>]
-#              [THREADS] [EXHAUSTIVE] [OPTIMISED] [NEEDS <targets…>] [NO_UNITY <files…>])
+# trireme_test(<name> SOURCES <files…> [LINK <targets…>] [TORCH none|aten|full] [THOROUGH] [THOROUGH_CASES <patterns…>]
+#              [SLOW] [SLOW_CASES <patterns…>] [LEVELS <names…>] [THREADS] [OPTIMISED] [NEEDS <targets…>] [NO_UNITY <files…>])
 #
-# One test program of GoogleTest cases and one ctest entry. SLOW puts it under the label `slow`, which
-# `make test` leaves out; SLOW_CASES, patterns as --gtest_filter takes them, puts these cases alone there, by a second entry
-# <name>_slow. THREADS marks what `make tsan` runs under the thread sanitizer. EXHAUSTIVE adds a second entry under that label, <name>_exhaustive, which runs the same
-# program with TRIREME_EXHAUSTIVE set. OPTIMISED is for tests that compute for seconds themselves; they cannot use TORCH. NEEDS are programs that the test runs, NO_UNITY files that
-# TRIREME_UNITY joins with no other.
+# One test program of GoogleTest cases and one ctest entry, under the label `fast`, which `make test` runs. THOROUGH puts it under
+# `thorough`, which continuous integration runs too (`make test-thorough`), and SLOW under `slow` (`make test-slow`). THOROUGH_CASES and
+# SLOW_CASES, patterns as --gtest_filter takes them, put these cases alone there, by entries <name>_thorough and <name>_slow; a case
+# that both name is slow. LEVELS are `thorough`, `exhaustive` or both, for programs that do more in each case where TRIREME_THOROUGH or
+# TRIREME_EXHAUSTIVE is set: entries <name>_thorough, of that label, and <name>_exhaustive, a slow one, run all cases so. THREADS marks
+# what `make tsan` runs under the thread sanitizer, with thorough cases and without slow ones. OPTIMISED is for tests that compute for
+# seconds themselves; they cannot use TORCH. NEEDS are programs that the test runs, NO_UNITY files that TRIREME_UNITY joins with no other.
 if(CMAKE_CROSSCOMPILING)
   # Distributions have the library for their own processor, and its sources (package googletest).
   set(INSTALL_GTEST OFF)
@@ -48,7 +50,7 @@ function(trireme_test_program target)
 endfunction()
 
 function(trireme_test name)
-  cmake_parse_arguments(test "SLOW;THREADS;EXHAUSTIVE;OPTIMISED" "TORCH" "SOURCES;LINK;NEEDS;NO_UNITY;SLOW_CASES" ${ARGN})
+  cmake_parse_arguments(test "SLOW;THOROUGH;THREADS;OPTIMISED" "TORCH" "SOURCES;LINK;NEEDS;NO_UNITY;SLOW_CASES;THOROUGH_CASES;LEVELS" ${ARGN})
   add_executable(${name} ${test_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${test_LINK} trireme_test_options GTest::gmock GTest::gtest_main)
@@ -67,38 +69,60 @@ function(trireme_test name)
     add_dependencies(${name} ${test_NEEDS})
   endif()
   set(labels fast)
+  set(thorough_labels thorough)
   set(timeout 300)
   if(test_SLOW)
     set(labels slow)
     set(timeout 1200)
+  elseif(test_THOROUGH)
+    set(labels thorough)
   endif()
   if(test_THREADS)
     list(APPEND labels threads)
+    list(APPEND thorough_labels threads)
     add_dependencies(threaded_tests ${name})
   endif()
-  # One process per program, not per case: loading LibTorch takes longer than most cases do.
-  set(filter "")
-  if(test_SLOW_CASES)
-    list(JOIN test_SLOW_CASES ":" slow_cases)
-    set(filter "--gtest_filter=-${slow_cases}")
-    add_test(NAME ${name}_slow COMMAND ${name} --gtest_brief=1 "--gtest_filter=${slow_cases}")
-    set_tests_properties(${name}_slow PROPERTIES LABELS slow TIMEOUT 1200
-                         FAIL_REGULAR_EXPRESSION "=] 0 tests from")  # a pattern that matches nothing
-    cmake_language(EVAL CODE "cmake_language(DEFER CALL trireme_same_environment ${name} ${name}_slow)")
-  endif()
-  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 ${filter})
+  # One process per program and label, not per case: loading LibTorch takes longer than most cases do.
   set(environment
       "TRIREME_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};TRIREME_SOURCE=${PROJECT_SOURCE_DIR};OMP_NUM_THREADS=1")
+  set(filter "")
+  if(test_SLOW_CASES OR test_THOROUGH_CASES)
+    set(others ${test_SLOW_CASES} ${test_THOROUGH_CASES})
+    list(JOIN others ":" others)
+    set(filter "--gtest_filter=-${others}")
+  endif()
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 ${filter})
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} ENVIRONMENT "${environment}")
-  if(test_EXHAUSTIVE)
-    add_test(NAME ${name}_exhaustive COMMAND ${name} --gtest_brief=1)
-    set_tests_properties(${name}_exhaustive PROPERTIES LABELS slow TIMEOUT 1200 ENVIRONMENT
-      "${environment};TRIREME_EXHAUSTIVE=1")
+  if(filter)
+    set_tests_properties(${name} PROPERTIES FAIL_REGULAR_EXPRESSION "=] 0 tests from")  # patterns that match everything
+  endif()
+  list(JOIN test_SLOW_CASES ":" slow)
+  list(JOIN test_THOROUGH_CASES ":" thorough)
+  if(slow)
+    trireme_test_entry(${name} slow "${slow}" slow 1200)
+    string(PREPEND slow "-")
+  endif()
+  if("thorough" IN_LIST test_LEVELS)
+    trireme_test_entry(${name} thorough "*${slow}" "${thorough_labels}" 300 TRIREME_THOROUGH=1)
+  elseif(thorough)
+    trireme_test_entry(${name} thorough "${thorough}${slow}" "${thorough_labels}" 300)
+  endif()
+  if("exhaustive" IN_LIST test_LEVELS)
+    trireme_test_entry(${name} exhaustive "*" slow 1200 TRIREME_EXHAUSTIVE=1)
   endif()
 endfunction()
 
-# Gives one ctest entry the environment of another, after the folder has said all of it.
+# Adds the ctest entry <name>_<kind>, of those cases of a program that a filter of GoogleTest takes; more arguments are variables of
+# its environment.
+function(trireme_test_entry name kind filter labels timeout)
+  add_test(NAME ${name}_${kind} COMMAND ${name} --gtest_brief=1 "--gtest_filter=${filter}")
+  set_tests_properties(${name}_${kind} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
+                       FAIL_REGULAR_EXPRESSION "=] 0 tests from")  # a pattern that matches nothing
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL trireme_same_environment ${name} ${name}_${kind} ${ARGN})")
+endfunction()
+
+# Gives one ctest entry the environment of another, after the folder has said all of it, and more variables.
 function(trireme_same_environment from to)
   get_property(environment TEST ${from} PROPERTY ENVIRONMENT)
-  set_property(TEST ${to} PROPERTY ENVIRONMENT "${environment}")
+  set_property(TEST ${to} PROPERTY ENVIRONMENT "${environment}" ${ARGN})
 endfunction()

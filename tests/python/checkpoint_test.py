@@ -13,7 +13,7 @@ from torch import nn
 
 import trireme
 from commands import PROGRAM, needs_program
-from ranks import main
+from ranks import main, thorough
 
 
 def network() -> nn.Module:
@@ -47,6 +47,7 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["checkpoint-0_2", "checkpoint-0_3"])
 
     @needs_program
+    @thorough
     def test_the_program_reads_and_converts_them(self) -> None:
         state = network().state_dict()
         path, file = trireme.checkpoint.save(state, str(self.folder)), self.folder / "model.safetensors"

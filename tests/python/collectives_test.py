@@ -365,7 +365,7 @@ CASES = [value for value in list(globals().values())
          if callable(value) and getattr(value, "__annotations__", {}).get("size") == "int" and value.__module__ == __name__]
 
 OverTwoRanks = cases_of(CASES)
-OverThreeRanks = cases_of(CASES, 3, is_slow=True)
+OverThreeRanks = cases_of(CASES, 3, label="slow")
 
 
 def many_calls_leave_nothing(rank: int, size: int) -> None:
@@ -392,7 +392,7 @@ def many_calls_leave_nothing(rank: int, size: int) -> None:
     assert after[0] - before[0] < 2**20, f"{after[0] - before[0]} bytes more after 100,000 calls"
 
 
-ManyCalls = cases_of([many_calls_leave_nothing], is_slow=True)
+ManyCalls = cases_of([many_calls_leave_nothing], label="slow")
 
 if __name__ == "__main__":
     main()

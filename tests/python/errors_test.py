@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from commands import PROGRAM, needs_program
-from ranks import HOST, Failed, init, main, run_ranks, slow
+from ranks import HOST, Failed, init, main, run_ranks, slow, thorough
 
 
 def connected(rank: int, size: int, port: int) -> None:
@@ -234,6 +234,7 @@ class Failures(unittest.TestCase):
             self.assertIn("hint: call inputs.to('cpu')", message)
             self.assertEqual((is_explained, is_other_explained), (True, False))
 
+    @thorough
     def test_ranks_that_do_not_come_are_named(self) -> None:
         self.assertRegex(run_ranks(come_late)[0], "waited 1 s for all 2 ranks; came: 0; missing: 1")
 
@@ -244,6 +245,7 @@ class Interruptions(unittest.TestCase):
         self.assertEqual(results[0], "interrupted")
         self.assertIn("rank 0 was interrupted while it waited: KeyboardInterrupt", results[1])
 
+    @thorough
     def test_ctrl_c_ends_a_rank_that_connects(self) -> None:
         self.assertEqual(run_ranks(be_interrupted_while_connecting, 1), ["interrupted"])
 
@@ -252,6 +254,7 @@ class Interruptions(unittest.TestCase):
 
 
 class Processes(unittest.TestCase):
+    @thorough
     def test_a_forked_child_harms_nobody(self) -> None:
         self.assertEqual(run_ranks(fork_children), [(1, 56.0)] * 2)
 
@@ -268,6 +271,7 @@ class Processes(unittest.TestCase):
             self.assertIn(f"PortInUseError: port {port}, on which rank 0 was to serve the store, is in use by process {os.getpid()} (", done.stderr)
             self.assertRegex(done.stderr, r"another port, such as \d+, which is free")
 
+    @thorough
     def test_a_port_in_use_is_named_with_its_owner_and_a_free_one(self) -> None:
         self.check_port_in_use("import trireme.torch, torch; torch.distributed.init_process_group('gloo')")
 
@@ -295,6 +299,7 @@ class Processes(unittest.TestCase):
         self.assertIn("Import it before init_process_group", done.stderr)
         self.assertEqual(done.returncode, 0)
 
+    @thorough
     def test_a_program_that_destroys_nothing_ends(self) -> None:
         started = time.monotonic()
         done = self.run_python("import trireme.torch, torch, torch.distributed as dist\n"

@@ -221,8 +221,8 @@ def errors_contain_the_words_of_gloo(rank: int, size: int) -> None:
 CASES = [value for value in list(globals().values())
          if callable(value) and getattr(value, "__annotations__", {}).get("size") == "int" and value.__module__ == __name__]
 
-OverTwoRanks = cases_of(CASES)
-OverThreeRanks = cases_of(CASES, 3, is_slow=True)
+OverTwoRanks = cases_of(CASES, label="thorough")
+OverThreeRanks = cases_of(CASES, 3, label="slow")
 
 if __name__ == "__main__":
     main()

@@ -179,7 +179,7 @@ CASES = [a_group_that_names_no_backend_gets_trireme, a_group_of_gloo_keeps_its_n
          a_group_that_was_destroyed_finishes_what_was_started, a_timeout_can_be_changed, another_thread_runs_while_one_waits,
          works_are_freed]
 OverTwoRanks = cases_of(CASES)
-OverThreeRanks = cases_of(CASES, 3)
+OverThreeRanks = cases_of(CASES, 3, label="thorough")
 
 
 def make_groups_again(rank: int, size: int, port: int) -> int:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import trireme
 import trireme.horovod.torch as hvd
 from collectives_test import FLOATS, INTEGERS, same, sum_of, values
-from ranks import HOST, cases_of, main, run_ranks, slow
+from ranks import HOST, cases_of, main, run_ranks, slow, thorough
 
 
 def connected(rank: int, size: int, port: int) -> None:
@@ -352,7 +352,7 @@ CASES = [ranks_have_their_numbers, allreduce_has_every_reduction, allreduce_scal
          process_sets_communicate_among_themselves, ranks_that_have_joined_contribute_zeros, threads_may_call_at_the_same_time,
          a_timeline_shows_the_calls, ranks_can_meet_again]
 OverTwoRanks = cases_of(CASES)
-OverThreeRanks = cases_of(CASES, 3, is_slow=True)
+OverThreeRanks = cases_of(CASES, 3, label="slow")
 
 
 def adasum_over_four(rank: int, size: int, port: int) -> Any:
@@ -465,6 +465,7 @@ class Alone(unittest.TestCase):
     def run_python(self, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-c", text], text=True, capture_output=True, timeout=120, env={**os.environ, **environment})
 
+    @thorough
     def test_a_process_without_launcher_is_a_world_of_one(self) -> None:
         done = self.run_python("import torch, trireme.horovod.torch as hvd\n"
                                "hvd.init()\n"
@@ -490,6 +491,7 @@ class Alone(unittest.TestCase):
         self.assertIn("hvd.elastic.TorchState", error_of(lambda: hvd.elastic.TorchState(model=None)))
         self.assertIn("DistributedSampler", error_of(lambda: hvd.elastic.ElasticSampler([])))
 
+    @thorough
     def test_the_shim_gives_the_module_its_old_name(self) -> None:
         shim = Path(__file__).resolve().parents[2] / "python" / "horovod_shim"
         done = self.run_python("import horovod, horovod.torch as hvd, trireme.horovod.torch as ours\n"

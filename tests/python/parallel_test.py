@@ -579,7 +579,7 @@ CASES = [every_level_and_optimizer_trains_as_one_process, it_trains_as_ddp, rank
          activations_are_recomputed_by_pytorch, ranks_may_have_unequally_many_batches, plans_have_many_forms, groups_may_be_parts_of_the_world, modules_can_be_copied]
 OverTwoRanks = cases_of(CASES)
 OverFourRanks = cases_of([every_level_and_optimizer_trains_as_one_process, it_trains_as_ddp, states_move_between_levels_and_plain_pytorch,
-                          parameters_may_be_unused, groups_may_be_parts_of_the_world, shards_may_be_within_parts_of_the_ranks], 4, is_slow=True)
+                          parameters_may_be_unused, groups_may_be_parts_of_the_world, shards_may_be_within_parts_of_the_ranks], 4, label="slow")
 
 if __name__ == "__main__":
     main()

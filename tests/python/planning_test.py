@@ -17,7 +17,7 @@ import torch
 import trireme
 from commands import needs_program, run_command
 from plain_networks import GPT, SIZES, ProductAndSum, ResNet18, on_meta, tokens
-from ranks import main
+from ranks import main, thorough
 
 
 class Plans(unittest.TestCase):
@@ -65,6 +65,7 @@ class Plans(unittest.TestCase):
                 trireme.Plan.load(Path(folder) / "other.toml")
 
     @needs_program
+    @thorough
     def test_the_program_reads_plans_of_python_and_writes_them(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "plan.toml")
@@ -98,6 +99,7 @@ class Searches(unittest.TestCase):
         return trireme.find_plan(model, model.loss, [tokens(1)], ranks=ranks, rows=rows, **options)
 
     @needs_program
+    @thorough
     def test_the_result_is_that_of_the_command(self) -> None:
         model = on_meta(lambda: GPT(linear=ProductAndSum))
         for constraints in ([], ["pipe=1"], ["data=2", "recompute=repeated"]):
@@ -122,6 +124,7 @@ class Searches(unittest.TestCase):
         self.assertIn("the best plans", str(found))
         self.assertIn("predicted", found.summary)
 
+    @thorough
     def test_constraints_and_common_settings_hold(self) -> None:
         model = GPT()
         found = self.find(model, constraints=["pipe=1", "zero_level=2", "data>=4"], plan=trireme.Plan(wire="bf16"))
@@ -210,6 +213,7 @@ class Schedules(unittest.TestCase):
 
 
 class Package(unittest.TestCase):
+    @thorough
     def test_the_import_for_collectives_loads_nothing_of_it(self) -> None:
         program = ("import sys, trireme.torch\nassert 'trireme._planning' not in sys.modules and 'trireme.planning' not in sys.modules\n"
                    "import trireme\nassert trireme.Plan().mode == 'manual' and trireme.checkpoint.load\n"

@@ -16,11 +16,12 @@ from torch.utils.checkpoint import checkpoint
 import trireme
 from commands import needs_program, run_command
 from plain_networks import GPT, SIZES, ProductAndSum, ResNet18, Square, on_meta, tokens
-from ranks import main
+from ranks import main, thorough
 
 
 class LikeTheCommand(unittest.TestCase):
     @needs_program
+    @thorough
     def test_the_same_operators_have_the_same_prediction(self) -> None:
         model = on_meta(lambda: GPT(linear=ProductAndSum))
         for settings in ({"mesh": {"data": 8}},
@@ -38,6 +39,7 @@ class LikeTheCommand(unittest.TestCase):
                 self.assertEqual(used.to_dict(), expected)
 
     @needs_program
+    @thorough
     def test_layers_of_pytorch_differ_by_their_kernels_alone(self) -> None:
         # torch::nn::Linear adds its bias by a kernel of its own, and torch::nn::BatchNorm counts batches by another operator.
         for make, arguments, inputs in (
@@ -140,6 +142,7 @@ class Networks(unittest.TestCase):
         mixed = self.figures(lambda: nn.Linear(32, 64), with_autocast, features)
         self.assertEqual(mixed.memory[0].parameters, single.memory[0].parameters)
 
+    @thorough
     def test_compiled_modules_run_as_they_are_written(self) -> None:
         model = nn.Linear(32, 8)
         compiled = torch.compile(model)

@@ -123,13 +123,13 @@ class _Cases:
         return outcome
 
 
-def cases_of(cases: list[Callable[[int, int], None]], size: int = 2, is_slow: bool = False) -> type[unittest.TestCase]:
+def cases_of(cases: list[Callable[[int, int], None]], size: int = 2, label: str = "fast") -> type[unittest.TestCase]:
     """Returns a test case with a test for each function, run as case(rank, size) on every rank."""
-    slow_or_not = is_slow
+    label_of_class = label
 
     class OverRanks(unittest.TestCase):
         outcomes: list[Any]
-        is_slow = slow_or_not
+        label = label_of_class
 
         @classmethod
         def setUpClass(cls) -> None:
@@ -150,25 +150,35 @@ def cases_of(cases: list[Callable[[int, int], None]], size: int = 2, is_slow: bo
     return OverRanks
 
 
-def slow(test: Any) -> Any:
-    """Marks a test, or a class of tests, as one of the slow tests."""
-    test.is_slow = True
+def thorough(test: Any) -> Any:
+    """Marks a test, or a class of tests, as one of the thorough tests."""
+    test.label = "thorough"
     return test
 
 
-def main() -> None:
-    """Runs the tests of the program, as unittest.main does. With --fast it leaves out those marked as slow, with --slow all others."""
-    part = next((word for word in sys.argv[1:] if word in ("--fast", "--slow")), None)
+def slow(test: Any) -> Any:
+    """Marks a test, or a class of tests, as one of the slow tests."""
+    test.label = "slow"
+    return test
+
+
+def main(modules: list[str] | None = None) -> None:
+    """Runs the tests of the program, or of these modules. With --fast, --thorough or --slow it runs those of that label only."""
+    part = next((word for word in sys.argv[1:] if word in ("--fast", "--thorough", "--slow")), None)
 
     class Loader(unittest.TestLoader):
         def getTestCaseNames(self, case: type[unittest.TestCase]) -> list[str]:
             names = super().getTestCaseNames(case)
             if part is None:
                 return list(names)
-            return [name for name in names if getattr(getattr(case, name), "is_slow", getattr(case, "is_slow", False)) == (part == "--slow")]
+            return [name for name in names if getattr(getattr(case, name), "label", getattr(case, "label", "fast")) == part[2:]]
 
+    words = [word for word in sys.argv if word != part]
+    if modules is not None:
+        words = [words[0], *modules]
     gc.freeze()  # collections need not visit what the imports made
-    done = unittest.main(argv=[word for word in sys.argv if word != part], testLoader=Loader(), exit=False)
+    done = unittest.main(module=None if modules else "__main__", argv=words, testLoader=Loader(), exit=False)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0 if done.result.wasSuccessful() else 1)  # the destructors of torch take a third of a second
+    has_succeeded = done.result.wasSuccessful() and done.result.testsRun > 0
+    os._exit(0 if has_succeeded else 1)  # the destructors of torch take a third of a second

@@ -247,7 +247,7 @@ CASES = [ddp_trains_as_over_gloo, ddp_hooks_work_as_over_gloo, ddp_takes_uneven_
          ddp_adds_sparse_gradients, sharded_optimizers_train_as_over_gloo, fsdp2_trains_as_over_gloo,
          distributed_tensors_compute_as_over_gloo, tensor_parallel_layers_train_as_over_gloo, compiled_ddp_trains_as_over_gloo,
          pipelines_train, checkpoints_are_saved_and_loaded, sharded_optimizers_take_uneven_batches]
-OverTwoRanks = cases_of(CASES)
+OverTwoRanks = cases_of(CASES, label="thorough")
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens of Trireme's tokenizers against those of the package `tokenizers`, for many texts and several tokenizers.
 
-usage: tokenizer_parity.py <tokenizer_parity program> fast|slow
+usage: tokenizer_parity.py <tokenizer_parity program> thorough|slow
 
-slow compares everything, fast some tokenizers of each kind with fewer texts.
+slow compares everything, thorough some tokenizers of each kind with fewer texts.
 
 Vocabularies are trained here on the project's own documents. Of one of BPE are made GPT-2's two files, and tokenizer.json
 in the ways in which GPT-2, Llama 3, GPT-4o, StarCoder and RoBERTa cut texts; of one of WordPiece BERT's vocab.txt, and
@@ -231,7 +231,7 @@ def compare_characters(program, folder):
 def main():
     program, label = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        if label == "fast":
+        if label == "thorough":
             all_texts = texts(300)
             failures = compare_bpe(program, folder, all_texts, ["gpt2", "llama3", "string"])
             failures += compare_word_piece(program, folder, all_texts, ["uncased"], ["cased", "other prefix", "added"])

@@ -97,7 +97,7 @@ TEST(MpiEngine, NamesTheRankThatIsStopped) {
       "export TRIREME_ENGINE=mpi TRIREME_TIMEOUT=5; cd " + folder.path().string() + "; " +
       launcher(is_open_mpi()) + " -n 3 " + variable("FAULTS_PROGRAM") +
       " reduce > out 2>&1 & run=$!; await() { until grep -q \"$1\" out; do kill -0 $run || break; "
-      "done; }; for rank in 0 1 2; do await \"rank $rank is process\"; done; "
+      "sleep 0.05; done; }; for rank in 0 1 2; do await \"rank $rank is process\"; done; "
       "stopped=$(sed -n 's/.*rank 1 is process \\([0-9]*\\).*/\\1/p' out); kill -STOP $stopped; "
       "await 'failed: peer'; kill -KILL $stopped; wait; cat out");
   EXPECT_THAT(finished.output,

@@ -153,7 +153,7 @@ TEST_F(Leaving, OfTheWorkersOfASchedulerIfOneIsAsked) {
 $trireme scheduler --workers 2 --port $port >scheduler.log 2>&1 & scheduler=$!
 $trireme worker --scheduler 127.0.0.1:$port -- $program runs 1000000 >one.log 2>&1 & one=$!
 $trireme worker --scheduler 127.0.0.1:$port -- $program runs 1000000 >two.log 2>&1 & two=$!
-until ls runs 2>/dev/null | grep -q demo-; do kill -0 $one || break; done
+until ls runs 2>/dev/null | grep -q demo-; do kill -0 $one || break; sleep 0.05; done
 kill -TERM $two
 wait $one; echo "one ended with $?"; wait $two; echo "two ended with $?"
 wait $scheduler; echo "scheduler ended with $?"; cat *.log)");

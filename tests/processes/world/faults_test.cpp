@@ -88,7 +88,7 @@ std::string without_a_launcher(const std::string& timeout, const std::string& fa
                      folder.path().string() + "; for rank in 0 1 2; do RANK=$rank " + kProgram +
                      " reduce > out.$rank 2>&1 & eval process_$rank=$!; done; "
                      "for rank in 0 1 2; do until grep -q 'is process' out.$rank; do "
-                     "kill -0 $process_0 || break; done; done; " +
+                     "kill -0 $process_0 || break; sleep 0.05; done; done; " +
                      fault + "; wait; cat out.0 out.2")
       .output;
 }

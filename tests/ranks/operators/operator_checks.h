@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs functions of tensors with every placement of every input and compares values and gradients
-// with one process. A run by ctest's label `fast` gives every placement of each input in some
-// combination with those of the others; with TRIREME_EXHAUSTIVE set (label `slow`), in hundreds.
+// with one process. A run by ctest's label `fast` gives a dozen combinations of the placements of
+// all inputs; with TRIREME_THOROUGH set (label `thorough`) every placement of each input comes in
+// some combination with those of the others; with TRIREME_EXHAUSTIVE set (label `slow`), in
+// hundreds.
 #pragma once
 
 #include <trireme/base/environment.h>
@@ -32,8 +34,14 @@ struct Reach {
 
 inline Reach fast_reach() {
   return {.meshes = {{{"tensor", 3}}, {{"data", 2}, {"tensor", 2}}},
-          .combinations = 40,
+          .combinations = 12,
           .has_every_partial = false};
+}
+
+inline Reach thorough_reach() {
+  Reach reach = fast_reach();
+  reach.combinations = 40;
+  return reach;
 }
 
 /// The mesh of seven leaves ranks without elements in most cases. That of two has no placement that
@@ -52,7 +60,16 @@ inline bool is_exhaustive() {
   return is_set;
 }
 
-inline Reach reach_of_run() { return is_exhaustive() ? exhaustive_reach() : fast_reach(); }
+/// Exhaustive runs are thorough too.
+inline bool is_thorough() {
+  static const bool is_set = Environment::of_process().has("TRIREME_THOROUGH");
+  return is_set || is_exhaustive();
+}
+
+inline Reach reach_of_run() {
+  if (is_exhaustive()) return exhaustive_reach();
+  return is_thorough() ? thorough_reach() : fast_reach();
+}
 
 /// This rank's part of a partial result along one axis that makes `value`: parts of all ranks
 /// differ, and no part is the value itself where the operation allows.

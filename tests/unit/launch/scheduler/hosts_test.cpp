@@ -219,12 +219,14 @@ TEST(SchedulerHosts, AreExcludedIfARankOfTheirsIsFaulty) {
 
 TEST(SchedulerHosts, EndTheRunIfAFaultyOneCannotBeReplaced) {
   Restarting scheduler({.workers = 2, .restarts = 3, .excludes_faulty = true});
-  FakeWorker good(scheduler, "good");
-  FakeWorker bad(scheduler, "bad");
-  good.begin();
-  bad.begin();
-  good.end(1, {.faulty_rank = bad.place().first_rank});
-  EXPECT_FALSE(bad.await<EndRequest>().restarts);
+  {
+    FakeWorker good(scheduler, "good");
+    FakeWorker bad(scheduler, "bad");
+    good.begin();
+    bad.begin();
+    good.end(1, {.faulty_rank = bad.place().first_rank});
+    EXPECT_FALSE(bad.await<EndRequest>().restarts);
+  }  // the scheduler waits for their connections to end
   EXPECT_EQ(scheduler.wait(), 1);
   EXPECT_THAT(scheduler.printed,
               AllOf(HasSubstr("the host bad would be excluded, because its rank 1 holds other "
@@ -265,9 +267,11 @@ TEST(SchedulerHosts, HaveNotFailedIfTheFaultyRankIsUnknown) {
 
 TEST(SchedulerHosts, AreNotStartedAgainIfTheFailureWouldComeAgain) {
   Restarting scheduler({.workers = 1, .restarts = 3});
-  FakeWorker worker(scheduler, "host");
-  worker.begin();
-  worker.end(1, {.is_final = true});
+  {
+    FakeWorker worker(scheduler, "host");
+    worker.begin();
+    worker.end(1, {.is_final = true});
+  }
   EXPECT_EQ(scheduler.wait(), 1);
   EXPECT_THAT(scheduler.printed,
               AllOf(HasSubstr("no restart follows: the failure would come again"),
