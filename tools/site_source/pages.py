@@ -17,6 +17,7 @@ SECTIONS = {
     "guides": ("Guides", "docs/guide/*.md"),
     "design": ("Design", "docs/design/*.md"),
     "formats": ("File formats", "docs/formats/*.md"),
+    "results": ("Results", "docs/results/*.md"),
     "decisions": ("Decisions", "docs/decisions/*.md"),
     "examples": ("Examples", "examples/*/README.md"),
     "project": ("The project", "C[OH]*.md"),  # CONTRIBUTING, CHANGELOG
