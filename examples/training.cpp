@@ -102,10 +102,11 @@ trireme::Plan plan_for(const PlanOptions& options, const torch::nn::Module& netw
 }
 
 double flops_per_sample(torch::nn::Module& network,
-                        const std::function<torch::Tensor(const data::Batch& batch)>& loss,
+                        const std::function<at::Tensor(const data::Batch& batch)>& loss,
                         data::DataLoader samples) {
   const auto first = samples.batch(1).open(0)->next();
-  return trireme::predict::model_flops(network, [&] { return loss(first.value()); });
+  if (!first) throw trireme::UsageError("the data to train on has no sample", "give it some");
+  return trireme::predict::model_flops(network, [&] { return loss(*first); });
 }
 
 std::int64_t batches_of_step(const trireme::Model& model) {

@@ -55,7 +55,7 @@ trireme::Plan plan_for(const PlanOptions& options, const torch::nn::Module& netw
 /// Counts the FLOPs of forward and backward for each sample, by the first of the samples. Call it
 /// before a Model takes the network.
 double flops_per_sample(torch::nn::Module& network,
-                        const std::function<torch::Tensor(const trireme::data::Batch& batch)>& loss,
+                        const std::function<at::Tensor(const trireme::data::Batch& batch)>& loss,
                         trireme::data::DataLoader samples);
 
 /// Returns how many batches of one rank make a step of all ranks. A plan that is found

@@ -26,6 +26,7 @@ struct ReportOptions {
 
 // Compares a run with the peak of these devices. Notes why that is impossible.
 void set_peak(report::RunLog& run, const cluster::Cluster& cluster) {
+  run.peak.reset();  // what the run has recorded is that of another description
   const auto flops = report::flops_per_sample_of(run);
   const auto dtype = report::dtype_of(run);
   if (!flops || !dtype) {
@@ -34,13 +35,14 @@ void set_peak(report::RunLog& run, const cluster::Cluster& cluster) {
         flops ? "dtype" : "FLOPs of its samples (JsonlWriterOptions::flops_per_sample)"));
     return;
   }
-  run.peak.reset();  // what the run has recorded is that of another description
   try {
     run.peak = report::Peak{.flops = cluster::peak_flops(cluster, run.world_size, *dtype),
                             .dtype = *dtype,
                             .cluster = cluster.name};
   } catch (const UsageError& error) {
-    run.notes.push_back(join_message("utilization is unknown: ", error.what()));
+    const std::string reason = error.what();  // the next line is a hint for who wrote the file
+    run.notes.push_back(
+        join_message("utilization is unknown: ", reason.substr(0, reason.find('\n'))));
   }
 }
 

@@ -25,9 +25,10 @@ struct Options : examples::PretrainingOptions, examples::PlanOptions {
 std::optional<double> flops_of(const Options& options, const data::DataLoader& validation,
                                models::BERT& network) {
   if (options.run.empty()) return {};
-  const auto batch = validation.open(0)->next().value();
-  const auto loss = [&] { return examples::pretraining_loss(network, batch); };
-  return trireme::predict::model_flops(*network, loss) / static_cast<double>(batch.rows());
+  const auto batch = validation.open(0)->next();
+  if (!batch) return {};
+  const auto loss = [&] { return examples::pretraining_loss(network, *batch); };
+  return trireme::predict::model_flops(*network, loss) / static_cast<double>(batch->rows());
 }
 
 // Returns the loss of the validation.

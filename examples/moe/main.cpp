@@ -102,7 +102,8 @@ void run(Options options) {
     const auto error = trireme::CrossEntropy()(logits.transpose(1, 2), rows["target"]);
     return network->is_training() ? error + options.balance_weight * balance_loss : error;
   };
-  if (!options.run.empty()) {
+  // A dry run cannot count the tokens that each expert gets without a capacity.
+  if (!options.run.empty() && !options.is_dropless) {
     options.flops_per_sample =
         examples::flops_per_sample(*network, loss, trireme::data::DataLoader(text.training));
   }

@@ -28,7 +28,8 @@ namespace trireme::predict {
 /// five in backward, because its kernels repeat one, and half of that with a causal mask. Attention
 /// of single operators has two and four, of all pairs. Which one runs is decided as on the CPU.
 ///
-/// Nothing is computed, and no random numbers are drawn. Call it before `parallelize`, a
+/// Nothing of the module is computed, and the generator of random numbers on the CPU is afterwards
+/// as it was. Call it before `parallelize`, a
 /// TrainingStep or a Model takes the module. The module may have no memory (trireme::deferred). Not
 /// collective.
 /// @param forward returns the loss. Its inputs are plain tensors. Throws UsageError as explain().

@@ -288,9 +288,9 @@ class Model {
   /// handlers.
   void request_save() noexcept;
 
-  /// Measures what each stage of a pipeline does when in the step that is about to begin, even if
+  /// Measures the times of all actions of a pipeline in the step that is about to begin, even if
   /// only one rank calls it: StepEndContext::pipeline has the result. Call it in
-  /// Callback::on_step_begin. Does nothing if the plan has no stages.
+  /// Callback::on_step_begin, not from another thread. Does nothing if the plan has no stages.
   void measure_pipeline() noexcept;
 
   /// Returns loss and accuracy over the data of all ranks, and fills the metrics of the options.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PipelineTimelineWriter: writes what each stage of a pipeline did when, as measured in chosen
-// steps, as a picture and as a trace. `trireme report` shows the pictures.
+// PipelineTimelineWriter: measures the times of all actions of a pipeline in chosen steps, and
+// writes them as a picture and as a trace. `trireme report` shows the pictures.
 #pragma once
 
 #include <trireme/parallel/pipeline/step_report.h>
@@ -48,6 +48,7 @@ class PipelineTimelineWriter final : public Callback {
 
  private:
   bool is_chosen(const StepContext& step) const;
+  std::filesystem::path file_of(std::int64_t step, const char* ending) const;
 
   PipelineTimelineWriterOptions options_;
 };

@@ -92,7 +92,7 @@ TEST(ReportCommand, ComparesFlopsWithTheDevicesOfACluster) {
   record("float32");
   const std::string page = page_with("cpu");
   EXPECT_THAT(page, Not(HasSubstr("note: ")));
-  EXPECT_THAT(page, HasSubstr("<span>Model FLOPs</span><b class=\"\">1.56 GFLOP/s</b>"));
+  EXPECT_THAT(page, HasSubstr("<span>Model FLOP/s</span><b class=\"\">1.56 GFLOP/s</b>"));
   EXPECT_THAT(page, HasSubstr("<span>Utilization</span><b class=\"\">1.0 %</b><span>of 160 GFLOP/s "
                               "in float32, CPU hosts with two ranks</span>"));
   ASSERT_EQ(shell(report_command(folder.path().string())).code, 0);

@@ -132,7 +132,7 @@ TEST(PipelineTimelineWriter, RefusesStepsThatAreNoneAndAFolderThatCannotBe) {
 
 TEST(PipelineTimelineWriter, WarnsOfFilesThatCannotBeWritten) {
   const TemporaryFolder folder;
-  std::filesystem::create_directory(folder / "pipeline-step2.svg");
+  std::filesystem::create_directories(folder / "pipeline-step2.svg" / "x");
   ::testing::internal::CaptureStderr();
   run_ranks(2, [&](const comm::Group& group) {
     PipelineTimelineWriter writer({.folder = folder.path(), .steps = {2}});

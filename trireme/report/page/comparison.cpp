@@ -185,7 +185,7 @@ std::string results_of(const std::vector<RunLog>& runs) {
       "scope=\"col\">run</th>";
   for (const char* name : {"status", "ranks", "steps", "batch", "time in steps", "training loss",
                            "evaluation loss", "best", "accuracy", "best", "samples/s", "tokens/s",
-                           "model FLOPs", "utilization", "busiest expert", "memory"})
+                           "model FLOP/s", "utilization", "busiest expert", "memory"})
     html += "<th scope=\"col\" class=\"n\">" + std::string(name) + "</th>";
   html += "</tr></thead>\n<tbody>\n";
   for (const RunLog& run : runs) {

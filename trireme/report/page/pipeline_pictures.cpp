@@ -50,6 +50,15 @@ struct RankTimes {
   double compute = 0;  // of its actions that compute
 };
 
+// Returns a number of a trace. Throws json::exception if it is none that a clock or a rank can
+// have.
+double trace_number(const nlohmann::json& event, const char* key) {
+  constexpr double kMost = 1e15;
+  const auto number = event.at(key).get<double>();
+  if (std::abs(number) <= kMost) return number;
+  throw nlohmann::json::out_of_range::create(406, "no time and no rank", &event);
+}
+
 // Sets the times of a step from its trace. Leaves them unset if the text is no such trace.
 void set_times(PipelinePicture& step, const std::string& text) {
   using nlohmann::json;
@@ -61,12 +70,12 @@ void set_times(PipelinePicture& step, const std::string& text) {
   double last = -first;
   try {
     for (const json& event : events) {
-      RankTimes& rank = ranks[event.at("pid").get<std::int64_t>()];
+      RankTimes& rank = ranks[static_cast<std::int64_t>(trace_number(event, "pid"))];
       if (event.at("ph").get<std::string>() != "X") continue;
-      const auto begin = event.at("ts").get<double>();
-      const auto duration = event.at("dur").get<double>();
+      const double begin = trace_number(event, "ts");
+      const double duration = trace_number(event, "dur");
       if (duration < 0) return;
-      if (event.at("tid").get<std::int64_t>() == 0) {  // the row of the whole step
+      if (trace_number(event, "tid") == 0) {  // the row of the whole step
         rank.total = duration;
         first = std::min(first, begin);
         last = std::max(last, begin + duration);
@@ -136,8 +145,9 @@ std::string pipeline_section(const PipelinePictures& steps) {
             base64(step.svg) + "\"></div></figure>\n";
   }
   html +=
-      "<p class=\"soft\">What each stage of rank 0's pipeline did when, as measured. "
-      "The bubble is the share of time in which a rank does not compute.";
+      "<p class=\"soft\">The actions of rank 0's pipeline, from the first forward of a step to the "
+      "last "
+      "backward. The bubble is the share of this time in which a rank does not compute.";
   if (steps.num_pictures > steps.shown.size()) {
     html += " Shown are " + std::to_string(steps.shown.size()) + " of " +
             std::to_string(steps.num_pictures) + " pictures.";

@@ -335,10 +335,12 @@ void note_short(RunLog& run) {
   }
 }
 
-// Returns the last run of the first rank whose last run has what `has` asks for; null if none has.
+// Returns the last run of the first of its ranks that has recorded what `has` asks for; null if
+// none has.
 const RunRecord* last_run_with(const RunLog& run, bool (*has)(const RunRecord&)) {
   for (const RankLog& rank : run.ranks) {
-    if (!rank.runs.empty() && has(rank.runs.back())) return &rank.runs.back();
+    const bool takes_part = rank.rank < run.world_size && !rank.runs.empty();
+    if (takes_part && has(rank.runs.back())) return &rank.runs.back();
   }
   return nullptr;
 }

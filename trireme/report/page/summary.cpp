@@ -20,6 +20,32 @@ std::string tile(const std::string& name, const std::string& value, const std::s
          escaped(value) + "</b><span>" + escaped(below) + "</span></div>\n";
 }
 
+// Returns the samples of all ranks per second of the steps of the run that began last; 0 if it has
+// none. An earlier run may have had other ranks and samples.
+double samples_per_second_of_last_run(const RunLog& run) {
+  const bool has_all = knows_all_samples(run);
+  double longest = 0;
+  double samples = 0;
+  for (const RankLog& rank : run.ranks) {
+    if (rank.rank >= run.world_size || rank.runs.empty() || rank.steps.empty()) continue;
+    const std::int64_t last = rank.steps.back().moment.global_step;
+    std::int64_t before = 0;  // steps of the last run that has any
+    for (const RunRecord& start : rank.runs) {
+      if (start.moment.global_step < last) before = start.moment.global_step;
+    }
+    double seconds = 0;
+    double own = 0;
+    for (const StepRecord& step : rank.steps) {
+      if (step.moment.global_step <= before) continue;
+      seconds += step.seconds.total;
+      own += static_cast<double>(has_all ? *step.all_samples : step.samples);
+    }
+    longest = std::max(longest, seconds);
+    samples = has_all ? std::max(samples, own) : samples + own;
+  }
+  return longest > 0 ? samples / longest : 0;
+}
+
 void add_evaluations(Summary& summary, const RankLog& rank) {
   for (const EvaluationRecord& evaluation : rank.evaluations) {
     if (!summary.last_evaluation ||
@@ -111,8 +137,9 @@ Summary summary_of(const RunLog& run) {
     summary.tokens_per_second = *tokens * summary.samples / summary.longest;
   }
   const auto flops = flops_per_sample_of(run);
-  if (flops && summary.longest > 0) {
-    summary.flops_per_second = *flops * summary.samples / summary.longest;
+  const double last_rate = samples_per_second_of_last_run(run);
+  if (flops && last_rate > 0) {
+    summary.flops_per_second = *flops * last_rate;
     if (run.peak) summary.utilization = *summary.flops_per_second / run.peak->flops;
   }
   summary.balance = last_balance_of(run);
@@ -173,7 +200,7 @@ std::string tiles_of(const RunLog& run) {
       html += tile("Tokens", rate(*all.tokens_per_second), "tokens/s, all ranks, with padding");
     }
     if (all.flops_per_second) {
-      html += tile("Model FLOPs", flops_text(*all.flops_per_second), "all ranks");
+      html += tile("Model FLOP/s", flops_text(*all.flops_per_second), "all ranks");
     }
     if (all.utilization) {
       html += tile("Utilization", percent(*all.utilization), below_utilization(*run.peak));

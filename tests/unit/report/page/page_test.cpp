@@ -199,7 +199,7 @@ TEST(Page, ShowsFlopsAndTheirShareOfThePeak) {
   run.ranks[1].runs.back().flops_per_sample = 2e9;
   EXPECT_THAT(
       to_html(run),
-      HasSubstr("<span>Model FLOPs</span><b class=\"\">3.12 TFLOP/s</b><span>all ranks</span>"));
+      HasSubstr("<span>Model FLOP/s</span><b class=\"\">3.12 TFLOP/s</b><span>all ranks</span>"));
   EXPECT_THAT(to_html(run),
               HasSubstr("<span>Utilization</span><b class=\"\">25.0 %</b><span>of 12.5 TFLOP/s in "
                         "bfloat16, &lt;lab&gt;</span>"));
@@ -211,6 +211,28 @@ TEST(Page, ShowsFlopsAndTheirShareOfThePeak) {
   EXPECT_THAT(compared, HasSubstr("class=\"n\">utilization</th>"));
   EXPECT_THAT(compared, HasSubstr("<td class=\"n\">3.12 TFLOP/s</td><td class=\"n\">25.0 %</td>"));
   EXPECT_THAT(compared, HasSubstr("<td class=\"n\">3.12 TFLOP/s</td><td class=\"n\"></td>"));
+}
+
+// The first half of the steps was ten times as slow, and another rank took part.
+TEST(Page, ShowsTheFlopsOfTheRunAfterAResume) {
+  RunLog run = run_of(3, 100);
+  run.world_size = 2;
+  run.peak = Peak{.flops = 12.5e12, .dtype = "bfloat16", .cluster = "lab"};
+  run.ranks[2].runs.back().flops_per_sample = 5e9;
+  for (RankLog& rank : run.ranks) {
+    for (StepRecord& step : rank.steps) {
+      if (step.moment.global_step <= 50) step.seconds.total *= 10;
+    }
+    if (rank.rank == 2) {
+      rank.steps.resize(50);
+      continue;
+    }
+    rank.runs.push_back(rank.runs.back());
+    rank.runs.back().moment.global_step = 50;
+    rank.runs.back().flops_per_sample = 2e9;
+  }
+  EXPECT_THAT(to_html(run), HasSubstr("3.12 TFLOP/s"));
+  EXPECT_THAT(to_html(run), HasSubstr("<span>Utilization</span><b class=\"\">25.0 %</b>"));
 }
 
 TEST(Page, WritesFlopsInTheLargestUnit) {

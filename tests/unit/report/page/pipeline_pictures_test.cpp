@@ -64,6 +64,7 @@ TEST(PipelinePictures, WithoutATraceThatCanBeReadHaveNoTimes) {
   for (const std::string& trace :
        {std::string(), std::string("[]"), std::string("{}"), deep, std::string("[1]"),
         std::string(R"([{"ph":"X"}])"), std::string(R"([{"ph":1,"pid":0}])"),
+        "[" + event("step", 0, 0, "1e300") + "]", "[" + event("step", 0, 0, "1", "1e300") + "]",
         "[" + event("step", 0, 0, "-1") + "]", "[" + event("step", 0, 0, "\"1\"") + "]",
         "[" + event("step", 0, 0, "1") + "," + event("forward", 1, 0, "2") + "]",
         "[" + event("step", 0, 0, "1") + "," + event("forward", 1, 0, "1", "{}") + "]"}) {
