@@ -36,7 +36,7 @@ def make_pairs(folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=2)
     epochs = parser.parse_args().epochs
     with tempfile.TemporaryDirectory() as scratch:
         data = make_pairs(pathlib.Path(scratch))

@@ -9,13 +9,17 @@ import argparse
 import json
 import os
 import pathlib
+import sys
 
 import numpy
 import torch
 import torch.distributed as dist
-import transformers
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/parity"))
+import torchvision_operators  # noqa: E402,F401
+import transformers  # noqa: E402
 
 IGNORED = -100
 

@@ -19,14 +19,15 @@ int run(const examples::PretrainingOptions& options, double initial_scale) {
   const auto world = trireme::init();
   const auto pairs = examples::open_pairs(options, world);
   auto batches = data::bert_batches(pairs);
-  batches.shuffle(1)
+  batches.shuffle(options.seed)
       .shard({.index = world.rank, .count = world.size, .remainder = data::Remainder::kDrop})
       .batch(options.batch, data::LastBatch::kDrop)
       .prefetch(2);
 
-  torch::manual_seed(1);  // the same initial values on all ranks
+  torch::manual_seed(options.seed);  // the same initial values on all ranks
   models::BERT network(examples::network_options(options, *pairs));
-  torch::manual_seed(2 + static_cast<std::uint64_t>(world.rank));  // dropout of each rank's own
+  torch::manual_seed(options.seed + 1 +
+                     static_cast<std::uint64_t>(world.rank));  // dropout of each rank's own
   const auto optimizer =
       examples::make_optimizer(*network, options.optimizer, options.learning_rate);
   const std::int64_t steps = options.epochs * batches.batches();

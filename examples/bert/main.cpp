@@ -19,6 +19,7 @@ namespace data = trireme::data;
 
 struct Options : examples::PretrainingOptions, examples::PlanOptions {
   std::string run;
+  std::int64_t save_every = 0;
 };
 
 // Returns the FLOPs of a pair, or nothing without a run to record them in.
@@ -42,7 +43,10 @@ double train(const Options& options, const trireme::World& world, const data::Be
   trireme::Model model(
       [&](const data::Batch& batch) { return examples::pretraining_loss(network, batch); },
       network.ptr(), *optimizer,
-      {.group = world.group, .plan = plan, .clip_norm = options.clip_norm, .deterministic = 1});
+      {.group = world.group,
+       .plan = plan,
+       .clip_norm = options.clip_norm,
+       .deterministic = options.seed});
 
   const std::int64_t steps_in_epoch =
       std::max<std::int64_t>(1, training.batches() / examples::batches_of_step(model));
@@ -56,7 +60,8 @@ double train(const Options& options, const trireme::World& world, const data::Be
   std::optional<trireme::JsonlWriter> events;
   std::optional<trireme::PipelineTimelineWriter> timeline;
   if (!options.run.empty()) {
-    callbacks.emplace_back(checkpoint.emplace(trireme::CheckpointOptions{.save = save}));
+    callbacks.emplace_back(checkpoint.emplace(
+        trireme::CheckpointOptions{.save = save, .every_steps = options.save_every}));
     callbacks.emplace_back(events.emplace(
         trireme::JsonlWriterOptions{.folder = options.run,
                                     .tokens_per_sample = pairs.settings().sequence_length,
@@ -81,11 +86,11 @@ double train(const Options& options, const trireme::World& world, const data::Be
 
 void pretrain(const Options& options) {
   const auto world = trireme::init();
-  torch::manual_seed(1);
+  torch::manual_seed(options.seed);
   const auto pairs = examples::open_pairs(options, world);
   const std::int64_t held_out = std::max<std::int64_t>(1, pairs->size() / 10);
   auto training = data::bert_batches(pairs, data::skip(pairs, held_out));
-  training.shuffle(1).batch(options.batch, data::LastBatch::kDrop).prefetch(2);
+  training.shuffle(options.seed).batch(options.batch, data::LastBatch::kDrop).prefetch(2);
   auto validation = data::bert_batches(pairs, data::take(pairs, held_out)).batch(options.batch);
 
   models::BERT network(examples::network_options(options, *pairs));
@@ -105,6 +110,10 @@ int main(int argc, char** argv) {
   add_options(app, static_cast<examples::PlanOptions&>(options));
   app.add_option("--run", options.run,
                  "Folder for checkpoints, records and the network; a second start goes on");
+  app.add_option("--save-every", options.save_every,
+                 "Steps between checkpoints, beside those at the end of each epoch; 0 for none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--classify", classify.file, "Fine-tune on lines of label<TAB>text instead")
       ->check(CLI::ExistingFile);
   app.add_option("--from", classify.from, "Folder of a pre-trained BERT, with --classify")

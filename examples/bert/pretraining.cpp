@@ -75,6 +75,8 @@ void add_options(CLI::App& app, PretrainingOptions& options) {
   app.add_option("--clip-norm", options.clip_norm, "Largest norm of the gradients")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of weights, dropout and the order of pairs")
+      ->capture_default_str();
 }
 
 std::shared_ptr<const data::BertPairs> open_pairs(const PretrainingOptions& options,

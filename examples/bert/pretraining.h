@@ -32,6 +32,7 @@ struct PretrainingOptions {
   std::string optimizer = "adamw";
   double learning_rate = 1e-3;
   double clip_norm = 1.0;
+  std::uint64_t seed = 1;  // of weights, dropout and the order of pairs
 };
 
 void add_options(CLI::App& app, PretrainingOptions& options);

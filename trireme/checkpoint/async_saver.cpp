@@ -32,8 +32,8 @@ struct AsyncSaver::Impl {
   comm::Group group;
   comm::Group writers;  // The same ranks; its collectives belong to the writing thread.
   AsyncOptions options;
-  StagingMemory early;                   // Of the copies that are made at once.
-  StagingMemory late;                    // Of those that are made before tensors change.
+  StagingMemory early;  // Of the copies that are made at once.
+  StagingMemory late;   // Of those that are made before tensors change.
   Copying last_copying = Copying::kAtOnce;
   std::shared_ptr<CopyOnWrite> tensors;  // Of the running save, until they may be changed.
   std::atomic<bool> is_writing = false;

@@ -34,9 +34,9 @@ struct AsyncOptions {
 /// the copy is kept for the next save. A failure is reported once, by the next call. Not
 /// thread-safe.
 ///
-/// With Copying::kBeforeChange, tensors are written from where they are while the next step computes
-/// forward and backward, which do not change them in most networks. The step waits for a copy of
-/// what is left:
+/// With Copying::kBeforeChange, tensors are written from where they are while the next step
+/// computes forward and backward, which do not change them in most networks. The step waits for a
+/// copy of what is left:
 ///
 ///     saver.save(options, make, Copying::kBeforeChange);
 ///     loss = forward(batch);
@@ -55,9 +55,9 @@ class AsyncSaver {
   ~AsyncSaver();
 
   /// Copies the data that this rank writes and returns; the tensors may be changed afterwards. With
-  /// Copying::kBeforeChange, it copies only parts with `changes_any_time` and those on accelerators,
-  /// and the others must not be changed before before_change(). The save fails if it notices that
-  /// one was changed, but not every change can be noticed.
+  /// Copying::kBeforeChange, it copies only parts with `changes_any_time` and those on
+  /// accelerators, and the others must not be changed before before_change(). The save fails if it
+  /// notices that one was changed, but not every change can be noticed.
   ///
   /// Reports the failure of the previous save. In that case this save begins only if there is an
   /// on_failure. Returns false if this save was skipped. The arguments are those of save_parts().

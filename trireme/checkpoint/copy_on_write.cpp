@@ -86,7 +86,8 @@ void CopyOnWrite::check_unchanged(const Entry& entry) const {
   throw UsageError(
       join_message("tensor '", entry.name, "' was changed while a checkpoint was being written"),
       "save with Copying::kAtOnce, such as CheckpointOptions::copying, where callbacks or forward "
-      "change parameters; loops of your own call AsyncSaver::before_change() before tensors change");
+      "change parameters; loops of your own call AsyncSaver::before_change() before tensors "
+      "change");
 }
 
 void CopyOnWrite::read(const TensorPart& part, std::int64_t block_bytes,

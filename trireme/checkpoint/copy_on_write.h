@@ -42,11 +42,11 @@ class CopyOnWrite {
   CopyOnWrite& operator=(const CopyOnWrite&) = delete;
   ~CopyOnWrite() = default;
 
-  /// Calls `use` with all bytes of a part, in order, in blocks of `block_bytes`, which do not change
-  /// during a call. For the writing thread, once for each part. Throws UsageError if it notices that
-  /// a tensor was changed before copy_rest(), and what made copy_rest() fail. Changes are noticed
-  /// where LibTorch counts them for that tensor, which it does not for memory that tensors share
-  /// without being views of each other.
+  /// Calls `use` with all bytes of a part, in order, in blocks of `block_bytes`, which do not
+  /// change during a call. For the writing thread, once for each part. Throws UsageError if it
+  /// notices that a tensor was changed before copy_rest(), and what made copy_rest() fail. Changes
+  /// are noticed where LibTorch counts them for that tensor, which it does not for memory that
+  /// tensors share without being views of each other.
   void read(const TensorPart& part, std::int64_t block_bytes,
             const std::function<void(std::span<const std::byte>)>& use);
 
