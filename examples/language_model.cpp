@@ -79,7 +79,7 @@ void train(trireme::Model& model, const Text& text, const LanguageOptions& optio
       training_batches(data::DataLoader(text.training).shuffle(options.seed), model, options.batch);
   const auto validation =
       evaluation_batches(data::DataLoader(text.validation), model, options.batch);
-  TrainingOptions with_tokens = options;
+  TrainingOptions with_tokens = static_cast<const TrainingOptions&>(options);
   with_tokens.tokens_per_sample = options.sequence;
   const double loss = train(model, training, validation, with_tokens, std::move(callbacks)).loss;
   if (model.options().group.rank() != 0) return;

@@ -56,7 +56,7 @@ class GatedFiles : public checkpoint::FileLayer {
 class GatedWrites final : public GatedFiles {
  public:
   explicit GatedWrites(int first) : first_(first) {}
-  int flush(int file) override { return FileLayer::flush(file); }
+  int flush(int file) override { return checkpoint::system_files().flush(file); }
   ssize_t write(int file, std::span<const std::byte> bytes, std::int64_t offset) override {
     return ++writes_ < first_ || pass() ? FileLayer::write(file, bytes, offset) : -1;
   }
