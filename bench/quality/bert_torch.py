@@ -7,7 +7,6 @@ and the loss of the validation.
 """
 import argparse
 import json
-import os
 import pathlib
 import sys
 
@@ -16,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+
+from torch_ranks import end, summed, take_step
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/parity"))
 import torchvision_operators  # noqa: E402,F401
@@ -70,12 +71,6 @@ def share_of_rate(step, steps):
     return (step + 1) / warm_up if step < warm_up else 1 - (step - warm_up) / max(1, steps - warm_up)
 
 
-def summed(value):
-    total = torch.as_tensor(float(value), dtype=torch.float64)
-    dist.all_reduce(total)
-    return total.item()
-
-
 @torch.no_grad()
 def validate(network, pairs, count, size):
     """Returns the mean loss of the first `count` pairs; each rank computes its batches of them."""
@@ -115,19 +110,9 @@ def main():
         order = torch.randperm(rest, generator=torch.Generator().manual_seed(1000 * options.seed + epoch)).numpy() + held_out
         for step in range(in_epoch):
             begin = (step * ranks + rank) * options.batch
-            optimizer.zero_grad()
             loss = loss_of(model, *pairs.batch(order[begin:begin + options.batch]))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            scheduler.step()
-            losses.append(summed(loss.detach()) / ranks)
-    result = {"losses": losses, "validation_loss": validate(network, pairs, held_out, options.batch)}
-    if rank == 0:
-        print(json.dumps(result), flush=True)
-    dist.barrier()
-    # Without this, the destructor of ProcessGroupGloo may wait without end for its thread, which waits for Python's lock.
-    os._exit(0)
+            losses.append(take_step(loss, model, optimizer, scheduler))
+    end(losses, validate(network, pairs, held_out, options.batch))
 
 
 if __name__ == "__main__":

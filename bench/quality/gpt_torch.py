@@ -5,9 +5,7 @@ Started by torchrun; gpt.py gives the options. Weights and order of samples come
 JSON: the mean loss of each step over the ranks, and the loss of the validation.
 """
 import argparse
-import json
 import math
-import os
 import pathlib
 import sys
 
@@ -15,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+
+from torch_ranks import end, summed, take_step
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
 from data_parallel import GPT  # noqa: E402
@@ -45,21 +45,14 @@ def rate(step, steps, warm_up):
     return 0.5 * (1 + math.cos(math.pi * min(step - warm_up, steps) / steps))
 
 
-def mean_over_ranks(loss):
-    summed = loss.detach().clone()
-    dist.all_reduce(summed)
-    return summed.item() / dist.get_world_size()
-
-
 def validate(model, inputs, targets, batch):
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    total = torch.zeros((), dtype=torch.float64)
+    total = 0.0
     with torch.no_grad():
         for begin in range(rank * batch, len(inputs), ranks * batch):
             rows = slice(begin, begin + batch)
-            total += loss_of(model, inputs[rows], targets[rows]).double() * len(inputs[rows])
-    dist.all_reduce(total)
-    return total.item() / len(inputs)
+            total += loss_of(model, inputs[rows], targets[rows]).item() * len(inputs[rows])
+    return summed(total) / len(inputs)
 
 
 def main():
@@ -85,20 +78,8 @@ def main():
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1000 * options.seed + epoch))
         for step in range(in_epoch):
             rows = order[step * options.batch + rank * own:][:own]
-            optimizer.zero_grad()
-            loss = loss_of(model, inputs[rows], targets[rows])
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            scheduler.step()
-            losses.append(mean_over_ranks(loss))
-    result = {"losses": losses, "validation_loss": validate(network, *validation, own), "characters": vocabulary,
-              "tokens_of_step": options.batch * options.sequence}
-    if rank == 0:
-        print(json.dumps(result), flush=True)
-    dist.barrier()
-    # Without this, the destructor of ProcessGroupGloo may wait without end for its thread, which waits for Python's lock.
-    os._exit(0)
+            losses.append(take_step(loss_of(model, inputs[rows], targets[rows]), model, optimizer, scheduler))
+    end(losses, validate(network, *validation, own))
 
 
 if __name__ == "__main__":
