@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme::apps {
@@ -40,9 +41,12 @@ void set_peak(report::RunLog& run, const cluster::Cluster& cluster) {
                             .dtype = *dtype,
                             .cluster = cluster.name};
   } catch (const UsageError& error) {
-    const std::string reason = error.what();  // the next line is a hint for who wrote the file
-    run.notes.push_back(
-        join_message("utilization is unknown: ", reason.substr(0, reason.find('\n'))));
+    std::string reason = error.what();  // a note has one line
+    constexpr std::string_view kHint = "\n  hint: ";
+    if (const auto at = reason.find(kHint); at != std::string::npos) {
+      reason.replace(at, kHint.size(), ": ");
+    }
+    run.notes.push_back(join_message("utilization is unknown: ", reason));
   }
 }
 

@@ -94,8 +94,8 @@ void CopyOnWrite::read(const TensorPart& part, std::int64_t block_bytes,
                        const std::function<void(std::span<const std::byte>)>& use) {
   const auto all = static_cast<std::int64_t>(part.local.nbytes());
   const c10::TensorImpl* const key = part.local.unsafeGetTensorImpl();
-  std::vector<std::byte> block(static_cast<std::size_t>(std::min(block_bytes, all)));
-  at::Tensor own;  // dense values that do not change
+  std::vector<std::byte> block;  // a copy of what may change
+  at::Tensor own;                // dense values that do not change
   for (std::int64_t begin = 0; begin < all; begin += block_bytes) {
     const auto first = static_cast<std::size_t>(begin);
     const auto size = static_cast<std::size_t>(std::min(block_bytes, all - begin));
@@ -108,6 +108,7 @@ void CopyOnWrite::read(const TensorPart& part, std::int64_t block_bytes,
       if (entry.is_copied || !values.is_alias_of(entry.values)) {
         own = values;
       } else {
+        block.resize(size);
         std::memcpy(block.data(), bytes_of(values).data() + first, size);
       }
       check_unchanged(entry);

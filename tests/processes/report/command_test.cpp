@@ -99,7 +99,8 @@ TEST(ReportCommand, ComparesFlopsWithTheDevicesOfACluster) {
   EXPECT_THAT(read_file(folder / "report.html"), HasSubstr("<span>of 1 TFLOP/s in float32</span>"));
   record("float8");
   EXPECT_THAT(page_with("cpu"), HasSubstr("note: utilization is unknown: device CPU core has no "
-                                          "peak rate for products in float8\n"));
+                                          "peak rate for products in float8: add "
+                                          "teraflops.float8 to its description\n"));
   EXPECT_THAT(read_file(folder / "report.html"), Not(HasSubstr("Utilization")));
 
   const auto unknown = shell(report_command(folder.path().string() + " --cluster nowhere.toml"));

@@ -383,7 +383,6 @@ History Model::Impl::run(Run& run) {
     run_epochs(run);
     copy_before_change();  // of a save that a callback has begun at the end
   } catch (...) {
-    copy_before_change();
     // Restores the state so that another training can follow, for example after a resume().
     running = nullptr;
     requested_epochs -= run.options.epochs;
